@@ -1,0 +1,38 @@
+"""How a batch reaches a rank: one file per ``--sampler``.
+
+A data path is a function ``open(store, plan, world) -> Loader``. A user's own is any callable with that
+signature, named as ``package.module:factory``. Module-level literals say what fits it:
+
+``STORES``         stores it can read from, the default first
+``TAILS``          what it can do with the last, incomplete round
+``LAYOUT``         who gets which index when nothing is shuffled (see ``shardlab.index.order``)
+``IGNORES``        flags without effect on it, each with the reason
+``STORE_REASONS``  why a store does not fit
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+
+class Loader(Protocol):
+    """What a rank iterates: once for each epoch.
+
+    Yields ``(batch, indices)``: the batch as the training step takes it, and the int64 index in the dataset
+    of each of its samples, shape (batch,). A loader without ``__len__`` has no length that could be checked.
+    """
+
+    def __iter__(self) -> Iterator[tuple[Any, Any]]: ...
+
+    def set_epoch(self, epoch: int) -> None:
+        """Called before each epoch; the order depends on it."""
+
+    def state_dict(self) -> dict[str, int]:
+        """Where the rank is, as a few integers."""
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Go on there at the next iteration."""
+
+    def close(self) -> None:
+        """Give back what it holds: workers, maps, descriptors."""

@@ -1,0 +1,54 @@
+"""Accelerate with dispatch_batches=True: rank 0 reads the global batch and broadcasts it, each rank slices.
+
+Unshuffled, 8 samples, 2 ranks, batch 2::
+
+    step      0      1
+    rank 0   0 1    4 5      (rank 0 reads all 8)
+    rank 1   2 3    6 7
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shardlab.dataset import describe_sample
+from shardlab.datapath._accelerate import prepare
+from shardlab.datapath._torch import TorchLoader
+from shardlab.errors import UsageError
+from shardlab.plan import Plan
+from shardlab.store import Store
+from shardlab.world import World
+
+STORES = ("private", "inherited", "reader", "shared", "mmap")
+TAILS = ("pad", "drop")
+LAYOUT = "batches"
+READER = 0
+NOTE = "Accelerate's default for map-style data is not this but accelerate-shard"
+IGNORES = {"even_batches": "the dispatching loader pads by itself and never looks at it"}
+
+
+def open(store: Store, plan: Plan, world: World) -> TorchLoader:
+    """``pad`` repeats up to W - 1 samples and shortens the last batch; the index of a sample travels with it."""
+    if world.rank == READER and not store.iterable and plan.samples:
+        refuse_what_cannot_be_sent(describe_sample(store.raw[0]))
+    return prepare(store, plan, world, plan.batch_size, dispatch_batches=True)
+
+
+def refuse_what_cannot_be_sent(sample: Any, field: str = "sample") -> None:
+    """Raise UsageError naming the first field that is no tensor: upstream fails on it after it has begun.
+
+    >>> refuse_what_cannot_be_sent({"kind": "dict", "keys": ["id"], "items": [{"kind": "str", "length": 3}]})
+    Traceback (most recent call last):
+    ...
+    shardlab.errors.UsageError: rank 0: --sampler accelerate can broadcast tensors only, but got \
+"sample['id'] of type str". Cure: use --sampler accelerate-shard, or turn the field into numbers
+    """
+    kind = sample["kind"]
+    keys = sample.get("keys", range(len(sample.get("items", ()))))
+    for key, item in zip(keys, sample.get("items", ()), strict=True):
+        refuse_what_cannot_be_sent(item, f"{field}[{key!r}]")
+    if kind in ("str", "bytes", "none", "object"):
+        raise UsageError(
+            "rank 0: --sampler accelerate can broadcast tensors only", f"{field} of type {sample.get('type', kind)}",
+            cure="use --sampler accelerate-shard, or turn the field into numbers",
+        )

@@ -1,0 +1,46 @@
+"""The torchvision datasets, made as its tutorials make them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from torchvision import transforms
+
+from shardlab.dataset._spec import DatasetSpec
+from shardlab.errors import RunFailed, UsageError
+from shardlab.filelock import locked
+
+DEFAULT_DIR = "data"
+
+
+def open_train(dataset_class: Any, args: str, spec: DatasetSpec, mean: float, std: float) -> Any:
+    """The train split: samples are ``(float32 tensor of shape (1, 28, 28), class)``.
+
+    Lies in ``--data-dir``, else in $SHARDLAB_DATA, else in ./data, and is downloaded there where it is
+    missing. Raises RunFailed where it cannot be.
+    """
+    if args:
+        raise UsageError(
+            "--dataset mnist and fashion-mnist take no arguments", args, cure="give the folder by --data-dir"
+        )
+    folder = Path(spec.data_dir or os.environ.get("SHARDLAB_DATA") or DEFAULT_DIR)
+    transform = transforms.Compose([transforms.ToTensor(), transforms.Normalize((mean,), (std,))])
+    try:
+        return dataset_class(folder, train=True, transform=transform)
+    except RuntimeError:  # torchvision's word for files that are not there
+        return _downloaded(dataset_class, folder, transform)
+
+
+def _downloaded(dataset_class: Any, folder: Path, transform: Any) -> Any:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with locked(folder / f".{dataset_class.__name__}.lock"):  # the ranks of a job all come here at once
+            return dataset_class(folder, train=True, transform=transform, download=True)
+    except (RuntimeError, OSError) as error:
+        raise RunFailed(
+            f"{dataset_class.__name__} is neither in {folder.resolve()} nor can it be downloaded there "
+            f"({error}). "
+            f"Cure: give the folder that holds {dataset_class.__name__}/raw by --data-dir or SHARDLAB_DATA"
+        ) from None

@@ -1,0 +1,17 @@
+"""fashion-mnist, the train split from --data-dir, SHARDLAB_DATA or ./data, downloaded where missing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torchvision.datasets import FashionMNIST
+
+from shardlab.dataset._spec import DatasetSpec
+from shardlab.dataset._torchvision import open_train
+
+MEAN, STD = 0.2860, 0.3530
+
+
+def open(args: str, spec: DatasetSpec) -> Any:
+    """torchvision's own dataset, its images and labels held in memory."""
+    return open_train(FashionMNIST, args, spec, MEAN, STD)

@@ -1,0 +1,55 @@
+"""What the launcher tells its ranks: one file, ``job.json``, in the run's own folder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from shardlab.config import RunConfig
+from shardlab.dataset import DatasetFacts, DatasetSpec
+
+LIFELINE = "lifeline"  # a named pipe whose writer is the launcher: it ends when the launcher does
+
+
+@dataclass(frozen=True)
+class Control:
+    """A run that measures what everything but the dataset costs: stand-ins of one sample instead of the dataset.
+
+    ``samples`` stand-ins; the ranks are held after ``steps - 1`` steps, with as many batches still to come as
+    the measured run had. ``on_disk``: the job's dataset is a folder that holds the stand-ins already.
+    """
+
+    samples: int
+    steps: int
+    on_disk: bool = False
+
+
+@dataclass(frozen=True)
+class Job:
+    """A resolved run. ``run_dir`` is private to it and goes with it; ``results`` is None where no rows are kept."""
+
+    run_id: str
+    run_dir: str
+    config: RunConfig
+    spec: DatasetSpec
+    facts: DatasetFacts
+    control: Control | None = None
+    results: str | None = None
+    timeout_s: float = 1800.0
+    joined: bool = False
+
+    @property
+    def folder(self) -> Path:
+        """``run_dir`` as a path."""
+        return Path(self.run_dir)
+
+    def save(self) -> None:
+        """Write ``job.json``."""
+        (self.folder / "job.json").write_bytes(msgspec.json.encode(self))
+
+    @staticmethod
+    def load(run_dir: Path) -> Job:
+        """Read ``job.json``."""
+        return msgspec.json.decode((run_dir / "job.json").read_bytes(), type=Job)

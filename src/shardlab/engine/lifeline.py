@@ -1,0 +1,128 @@
+"""No process of a run outlives its launcher, and a failing rank says why before it goes.
+
+The launcher holds the write end of a named pipe; every rank and worker blocks a thread on reading it. When
+the launcher ends, however it ends, the kernel closes its end and all of them leave. A parent-death signal
+does the same sooner where the parent is the launcher, and is the only means under another launcher.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+import msgspec
+
+from shardlab.errors import ExitCode, ShardlabError
+
+INTERRUPTED = int(ExitCode.INTERRUPTED)
+
+
+def create(path: Path) -> int:
+    """Make the pipe and open both ends of it in the launcher: its descriptor. Closing it ends the run."""
+    os.mkfifo(path, 0o600)
+    return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+
+
+def follow(path: Path) -> None:
+    """End this process at once when the pipe at ``path`` has no writer left."""
+    _let_go_of(path)
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:  # the launcher is gone already
+        os._exit(1)
+
+    def wait() -> None:
+        while os.read(fd, 1):  # nothing is ever written: only the end of it is read
+            pass
+        os._exit(1)
+
+    threading.Thread(target=wait, name="lifeline", daemon=True).start()
+
+
+def _let_go_of(path: Path) -> None:
+    """Close the write end that a forked rank has from its launcher: ranks must not keep each other alive."""
+    for fd in (int(name) for name in os.listdir("/dev/fd")):
+        with contextlib.suppress(OSError):
+            if os.path.samestat(os.fstat(fd), path.stat()):
+                os.close(fd)
+
+
+def leave_quietly_on_signals() -> None:
+    """A rank told to stop leaves without a traceback; the launcher does the talking."""
+
+    def leave(number: int, _frame: FrameType | None) -> None:
+        os._exit(INTERRUPTED if number == signal.SIGINT else 128 + number)
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, leave)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a rank ended, in its own words. ``expected`` errors need no traceback."""
+
+    rank: int
+    time_ns: int
+    kind: str
+    message: str
+    where: str
+    trace: str
+    expected: bool
+    exit_code: int
+
+    @property
+    def is_echo(self) -> bool:
+        """True for what a rank says when it lost another rank: the cause lies there."""
+        text = self.message.lower()
+        return any(sign in text for sign in ("connection closed by peer", "connection reset", "broken pipe"))
+
+
+def write_failure(run_dir: Path, rank: int, error: BaseException) -> Failure:
+    """Leave ``failure-<rank>.json`` in the run's folder."""
+    failure = Failure(
+        rank=rank,
+        time_ns=time.time_ns(),
+        kind=type(error).__name__,
+        message=_own_words(error),
+        where=_users_frame(error),
+        trace="".join(traceback.format_exception(error)),
+        expected=isinstance(error, ShardlabError),
+        exit_code=int(error.exit_code) if isinstance(error, ShardlabError) else int(ExitCode.FAILED),
+    )
+    with contextlib.suppress(OSError):
+        (run_dir / f"failure-{rank}.json").write_bytes(msgspec.json.encode(failure))
+    return failure
+
+
+def read_failures(run_dir: Path) -> list[Failure]:
+    """All failures that ranks left, the first one first."""
+    found = [msgspec.json.decode(file.read_bytes(), type=Failure) for file in run_dir.glob("failure-*.json")]
+    return sorted(found, key=lambda failure: failure.time_ns)
+
+
+def _own_words(error: BaseException) -> str:
+    """The message; of an error that a DataLoader worker sent, the last line of the traceback inside it."""
+    text = str(error).strip()
+    if text.startswith("Caught ") and "Traceback" in text:
+        worker = text.partition("\n")[0].removeprefix("Caught ").removesuffix(".")
+        return f"{text.splitlines()[-1]} ({worker.partition(' ')[2]})"
+    return text
+
+
+def _users_frame(error: BaseException) -> str:
+    """``file:line in function`` of the innermost frame that is neither ours nor a library's."""
+    ours = str(Path(__file__).parent.parent)
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        library = "site-packages" in frame.filename or frame.filename.startswith((ours, sys.base_prefix, "<"))
+        if not library:
+            return f"{frame.filename}:{frame.lineno} in {frame.name}"
+    return ""

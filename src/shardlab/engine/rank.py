@@ -1,0 +1,167 @@
+"""What one rank does: take its place in the world, open the store, open the data path, run the epochs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from shardlab import csvlog, dataset, plugins
+from shardlab.dataset._content import words_of_batch
+from shardlab.engine import lifeline
+from shardlab.engine.batch import computation
+from shardlab.engine.job import LIFELINE, Job
+from shardlab.engine.loop import LoopTools, run_epoch
+from shardlab.engine.progress import ProgressFile
+from shardlab.engine.report import EpochReport, rank_row
+from shardlab.errors import RunFailed, UsageError
+from shardlab.index import ledger as ledgers
+from shardlab.measure.hold import Holder
+from shardlab.plan import Plan
+from shardlab.process import die_with_parent
+from shardlab.store import NodeShare, ReadCounter, Store
+from shardlab.world import World
+
+HOLD_TIMEOUT_S = 60.0
+
+
+def main(run_dir: str, inherited: Any = None) -> None:
+    """Entry of a rank that shardlab's own launcher started. Returns only when all went well."""
+    folder = Path(run_dir)
+    die_with_parent()
+    lifeline.follow(folder / LIFELINE)
+    lifeline.leave_quietly_on_signals()
+    os.dup2(2, 1)  # what a dataset prints must not reach the launcher's stdout
+    world = World.from_env()
+    try:
+        run(Job.load(folder), world, inherited)
+    except BaseException as error:
+        os._exit(lifeline.write_failure(folder, world.rank, error).exit_code)
+
+
+def run(job: Job, world: World, inherited: Any = None) -> None:
+    """All epochs of one rank, in a process group of all ranks."""
+    with process_group(job, world):
+        device = _device(job, world)
+        store = open_store(job, world, inherited)
+        plan = Plan.of(job.config, job.control.samples if job.control else job.facts.samples)
+        loader = open_path(job)(store, plan, world)
+        try:
+            _run_epochs(job, world, store, loader, device)
+        finally:
+            close = getattr(loader, "close", None)
+            if close is not None:
+                close()
+
+
+@contextmanager
+def process_group(job: Job, world: World) -> Iterator[None]:
+    """gloo or nccl over all ranks; refuses to go on where the launcher's variables and the group disagree."""
+    backend = "gloo" if job.config.device == "cpu" else "cpu:gloo,cuda:nccl"
+    started = not dist.is_initialized()
+    if started:
+        dist.init_process_group(backend, timeout=timedelta(seconds=job.timeout_s))
+    if (dist.get_rank(), dist.get_world_size()) != (world.rank, world.world_size):
+        raise RunFailed(
+            f"the process group says rank {dist.get_rank()} of {dist.get_world_size()}, the launcher's variables "
+            f"{world.rank} of {world.world_size}: this rank would read the wrong samples"
+        )
+    try:
+        yield
+    finally:
+        if started and not job.joined:
+            dist.destroy_process_group()
+
+
+def open_store(job: Job, world: World, inherited: Any) -> Store:
+    """The dataset as ``--store`` holds it, reads counted."""
+    spec, config = job.spec, job.config
+    mapped = None
+    if (job.control is None or job.control.on_disk) and dataset.supports_mapping(spec):
+        mapped = lambda: dataset.open_dataset(spec, mapped=True)  # noqa: E731
+    samples = job.control.samples if job.control else job.facts.samples
+    share = NodeShare(
+        world=world, run_dir=job.folder, source=lambda: source(job), mapped=mapped, inherited=inherited,
+        samples=samples, sample=job.facts.sample, files=job.facts.files, timeout_s=job.timeout_s,
+    )
+    raw = plugins.find("store")[config.store].load().open(share)
+    counter = ReadCounter(job.folder / f"reads-{world.rank}")
+    return Store(raw, counter, iterable=job.facts.iterable)
+
+
+def source(job: Job) -> Any:
+    """The dataset, built in this process; in a control run stand-ins of its samples."""
+    if job.control is None or job.control.on_disk:
+        return dataset.open_dataset(job.spec)
+    dataset.import_for(job.spec)  # a control has to carry what the user's module imports
+    return dataset.stand_in(job.facts, job.control.samples)
+
+
+def open_path(job: Job) -> Callable[..., Any]:
+    """The data path's ``open``."""
+    known = plugins.find("datapath")
+    if job.config.sampler in known:
+        return known[job.config.sampler].load().open  # type: ignore[no-any-return]
+    return plugins.load_reference(job.config.sampler, "--sampler")
+
+
+def _run_epochs(job: Job, world: World, store: Store, loader: Any, device: torch.device) -> None:
+    config = job.config
+    holder = Holder.connect(job.folder, world.rank, HOLD_TIMEOUT_S + 30)
+    progress = ProgressFile(job.folder, world.local_world_size)
+    warmup, total = (1, 2) if job.control else (config.warmup, config.warmup + config.epochs)
+    words = None if job.control else words_of_batch(job.spec)
+    steps: int | None = None
+    for number in range(total):
+        timed = number >= warmup
+        log = ledgers.Ledger.create(
+            job.folder / f"ledger-{number}-{world.rank}", _capacity(job, world), words=words is not None
+        )
+        tools = LoopTools(
+            device=device, compute=computation(config.compute, device), max_steps=config.max_steps,
+            words=words, progress=progress.writer(world.local_rank, number),
+        )
+        before = store.counter.total()
+        dist.barrier()
+        epoch = run_epoch(loader, number, log, tools, holder if timed else None, steps)
+        log.close()
+        steps = epoch.steps
+        if timed:
+            _report(job, world, store, loader, number, epoch, before)
+        dist.barrier()
+
+
+def _report(job: Job, world: World, store: Store, loader: Any, number: int, epoch: Any, reads_before: int) -> None:
+    delivered = ledgers.read(job.folder / f"ledger-{number}-{world.rank}")
+    reads = store.counter.total() - reads_before
+    row = rank_row(job.run_id, number, world, os.getpid(), epoch, delivered, reads, job.config.batch_size)
+    cls = getattr(loader, "loader_class", type(loader))
+    note = getattr(store.raw, "note", None)
+    EpochReport(
+        row, epoch.timer.wall_s, epoch.batch_bytes, epoch.largest_batch_bytes, tuple(store.counter.by_worker()),
+        f"{cls.__module__}.{cls.__qualname__}", getattr(note, "bytes", None),
+    ).save(job.folder)
+    if job.results is not None:
+        csvlog.append(Path(job.results), "ranks.csv", [row])
+
+
+def _device(job: Job, world: World) -> torch.device:
+    if job.config.device == "cpu":
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise UsageError("--device cuda needs an accelerator", "cuda", ["auto", "cpu"])
+    torch.cuda.set_device(world.local_rank % torch.cuda.device_count())
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+def _capacity(job: Job, world: World) -> int:
+    samples = job.facts.samples or 0
+    rounds = -(-samples // (world.world_size * job.config.batch_size)) + 1
+    return rounds * job.config.batch_size
+

@@ -1,0 +1,150 @@
+"""Ranks on this node, started and watched by torch's elastic agent; all of them ended when one fails.
+
+The agent is upstream's. What is added: a pipe that every rank follows, so that nothing outlives the launcher;
+a deadline; Ctrl-C without a traceback; and the first failing rank's own words instead of the agent's summary.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any
+
+from shardlab.engine import lifeline
+from shardlab.engine.job import LIFELINE, Job
+from shardlab.engine.rank import main as rank_main
+from shardlab.errors import ExitCode, RunFailed, ShardlabError
+from shardlab.launch.probe import describe_failure
+
+SHUTDOWN_S = 2  # from SIGTERM to SIGKILL, for a rank that is stopped or stuck
+POLL_S = 0.05
+
+
+class Interrupted(ShardlabError):
+    """A signal asked for the end."""
+
+    def __init__(self, number: int) -> None:
+        name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+        super().__init__(f"interrupted by {name}: all ranks were ended, rows written so far are kept")
+        self.code = int(ExitCode.INTERRUPTED) if number == signal.SIGINT else 128 + number
+
+
+def launch(job: Job, watch: Callable[[Path], None], inherited: Any = None) -> None:
+    """Run the ranks to their end. ``watch(run_dir)`` is called every 0.1 s or so, in a thread of its own.
+
+    Raises RunFailed with the first failing rank's error, or Interrupted.
+    """
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    for name in ("torch.distributed.elastic", "torch.multiprocessing.spawn"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    if job.config.start_method == "forkserver":
+        multiprocessing.set_forkserver_preload(["torch", "shardlab.engine.rank"])
+    logs = job.folder / "agent"
+    logs.mkdir(exist_ok=True)
+    config = LaunchConfig(
+        min_nodes=1, max_nodes=1, nproc_per_node=job.config.nproc, run_id=job.run_id, max_restarts=0,
+        rdzv_backend="c10d", rdzv_endpoint="localhost:0", start_method=job.config.start_method,
+        monitor_interval=POLL_S, shutdown_timeout=SHUTDOWN_S, logs_specs=DefaultLogsSpecs(log_dir=str(logs)),
+        signals_to_handle="SIGQUIT",
+    )
+    with _Rope(job, watch) as rope:
+        try:
+            elastic_launch(config, rank_main)(job.run_dir, inherited)
+        except ChildFailedError as error:
+            rope.raise_reason()
+            raise RunFailed(first_failure(job, error)) from None
+        rope.raise_reason()
+
+
+class _Rope:
+    """The write end of the lifeline, and all reasons to let go of it: a signal, the deadline."""
+
+    def __init__(self, job: Job, watch: Callable[[Path], None]) -> None:
+        self.job = job
+        self.reason: ShardlabError | None = None
+        self._watch = watch
+        self._fd: int | None = lifeline.create(job.folder / LIFELINE)
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
+        self._handlers: dict[int, Any] = {}
+
+    def cut(self, reason: ShardlabError) -> None:
+        """End all ranks now; the first reason stays."""
+        if self.reason is None:
+            self.reason = reason
+        if self._fd is not None:
+            fd, self._fd = self._fd, None
+            os.close(fd)
+
+    def raise_reason(self) -> None:
+        """Raise what ended the run, if it was not the ranks themselves."""
+        if self.reason is not None:
+            raise self.reason
+
+    def __enter__(self) -> _Rope:
+        # The thread starts first: it takes the signal that the main thread, and so every child, blocks.
+        # A rank still importing then sleeps through Ctrl-C instead of printing a traceback.
+        self._thread.start()
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                self._handlers[number] = signal.signal(number, self._on_signal)
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._done.set()
+        self._thread.join()
+        if self._fd is not None:
+            fd, self._fd = self._fd, None
+            os.close(fd)
+        if self._handlers:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        self.cut(Interrupted(number))
+
+    def _run(self) -> None:
+        waited = 0.0
+        while not self._done.wait(0.1):
+            waited += 0.1
+            self._watch(self.job.folder)
+            if waited > self.job.timeout_s:
+                self.cut(RunFailed(f"the run did not end within --timeout {self.job.timeout_s:g} s: all ranks were ended"))
+
+
+def first_failure(job: Job, error: Any) -> str:
+    """The rank that failed first, in its own words.
+
+    Ranks that lose a peer complain too; they are believed only when no rank has a reason of its own.
+    """
+    failures = lifeline.read_failures(job.folder)
+    own = [failure for failure in failures if not failure.is_echo]
+    if own:
+        first = own[0]
+        if first.expected:
+            return first.message if first.message.startswith("rank ") else f"rank {first.rank}: {first.message}"
+        text = describe_failure(f"rank {first.rank} failed", first)
+        return text if first.where else f"{first.trace}\n{text}"
+    rank, reported = error.get_first_failure()
+    if rank in {failure.rank for failure in failures}:
+        return describe_failure(f"rank {failures[0].rank} lost another rank", failures[0])
+    return f"rank {rank} failed: {_how_it_died(reported.exitcode)}"
+
+
+def _how_it_died(exit_code: int) -> str:
+    if exit_code >= 0:
+        return f"it ended with exit code {exit_code} and without a word"
+    name = signal.Signals(-exit_code).name
+    hint = " (by hand, or the kernel's out-of-memory killer)" if name == "SIGKILL" else ""
+    return f"killed by {name}{hint}"

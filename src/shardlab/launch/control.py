@@ -1,0 +1,126 @@
+"""The control run: the same command in fresh processes, stand-ins in place of the dataset.
+
+What it uses of memory is what everything but the dataset costs: interpreter, libraries, communication, the
+allocator's habits. A baseline taken inside the measured processes is wrong by several copies: imports are
+still to come, and prepared loaders keep their workers.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from shardlab.dataset import DatasetFacts, DatasetSpec
+from shardlab.engine.job import Control, Job
+from shardlab.measure.reading import HoldReading
+from shardlab.world import without_rendezvous
+
+VARIABLE = "SHARDLAB_CONTROL"
+STEPS_BEFORE_HOLD = 2
+
+
+@dataclass(frozen=True)
+class ControlRequest:
+    """What the control run is told, in a file that ``SHARDLAB_CONTROL`` names."""
+
+    out: str
+    nproc: int
+    spec: DatasetSpec
+    facts: DatasetFacts
+    control: Control
+    parent: int
+
+
+@dataclass(frozen=True)
+class ControlReading:
+    """What it measured. ``dataset_bytes`` is the size of one copy of its stand-in."""
+
+    hold: HoldReading | None
+    dataset_bytes: int | None
+    why: str = ""
+
+
+def requested() -> ControlRequest | None:
+    """The request, where this process was started as a control run."""
+    path = os.environ.get(VARIABLE)
+    return msgspec.json.decode(Path(path).read_bytes(), type=ControlRequest) if path else None
+
+
+def measure(
+    job: Job, nproc: int, argv: list[str], steps_left: int, *, joined: bool, timeout_s: float
+) -> ControlReading:
+    """Run the control of ``job`` for ``nproc`` ranks of this node and wait for its reading."""
+    out = job.folder / "control-out.json"
+    request = job.folder / "control.json"
+    control = control_of(job, nproc, steps_left)
+    request.write_bytes(msgspec.json.encode(
+        ControlRequest(str(out), nproc, job.spec, job.facts, control, os.getpid())
+    ))  # fmt: skip
+    env = without_rendezvous(os.environ) | {VARIABLE: str(request)}
+    command = [sys.executable, "-m", "shardlab.profile", *argv]
+    if joined:
+        command[1:3] = [
+            "-m", "torch.distributed.run", "--nproc-per-node", str(nproc), "--rdzv-backend", "c10d",
+            "--rdzv-endpoint", "localhost:0", "--log-dir", str(job.folder / "control-agent"), "-m", "shardlab.profile",
+        ]  # fmt: skip
+    process = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    try:
+        _, said = process.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        said = f"did not end within {timeout_s:.0f} s"
+    except BaseException:
+        _end(process)
+        raise
+    if out.exists():
+        return msgspec.json.decode(out.read_bytes(), type=ControlReading)
+    _end(process)
+    last = (said or "").strip().splitlines()[-1:] or [f"exit code {process.returncode}"]
+    return ControlReading(None, None, f"the control run failed: {last[0]}")
+
+
+def control_of(job: Job, nproc: int, steps_left: int) -> Control:
+    """How many stand-ins the control needs, and how many steps it takes.
+
+    It is held with as many batches to come as the measured run had, up to what workers fetch ahead, so that
+    what is in flight is in flight in both.
+    """
+    ahead = job.config.workers * job.config.prefetch_factor + 1
+    steps = STEPS_BEFORE_HOLD + 1
+    samples = (STEPS_BEFORE_HOLD + min(max(steps_left, 1), ahead)) * nproc * job.config.batch_size
+    if job.facts.samples is not None:  # never more than a part of a small dataset
+        samples = min(samples, max(nproc, job.facts.samples // 2))
+    return Control(samples=samples, steps=steps)
+
+
+def stand_in_bytes(facts: DatasetFacts, samples: int) -> int | None:
+    """Size of ``samples`` stand-ins, in proportion to the dataset's."""
+    if facts.dataset_bytes is None or not facts.samples:
+        return None
+    return facts.dataset_bytes * samples // facts.samples
+
+
+def answer(request: ControlRequest, reading: ControlReading) -> None:
+    """Hand the reading to the run that asked for it."""
+    out = Path(request.out)
+    partial = out.with_suffix(".partial")
+    partial.write_bytes(msgspec.json.encode(reading))
+    partial.rename(out)
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    if process.poll() is None:
+        process.terminate()
+        deadline = time.monotonic() + 5
+        while process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        process.kill()
+        process.wait()
+    if process.stderr is not None:
+        process.stderr.close()
+

@@ -1,0 +1,52 @@
+"""``accelerate launch`` on a host without an accelerator: notice the one process that was to be several."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from shardlab.errors import UsageError
+
+
+def refuse_a_lonely_launch() -> None:
+    """Refuse to run alone where ``accelerate launch`` was asked for several processes and started one.
+
+    Without MPI it has no launcher for several processes on a CPU host, and says nothing.
+    """
+    if "ACCELERATE_USE_CPU" not in os.environ and "ACCELERATE_MIXED_PRECISION" not in os.environ:
+        return
+    command = _command_of(os.getppid())
+    if "launch" not in command:
+        return
+    asked = processes_asked_for(command)
+    if asked is not None and asked > 1:
+        raise UsageError(
+            f"accelerate launch was asked for {asked} processes and started", "one",
+            cure=f"ACCELERATE_USE_CPU=1 accelerate launch --multi_gpu --num_processes {asked} -m shardlab.profile ..., "
+            f"or python -m shardlab.profile --nproc {asked}",
+        )
+
+
+def processes_asked_for(command: list[str]) -> int | None:
+    """The number of processes on an ``accelerate launch`` command line, or in the config file it names.
+
+    >>> processes_asked_for(["accelerate", "launch", "--cpu", "--num_processes", "2", "-m", "shardlab.profile"])
+    2
+    """
+    text = "\0".join(command)
+    found = re.search(r"--num[_-]processes[\0=](\d+)", text)
+    if found:
+        return int(found[1])
+    config = re.search(r"--config[_-]file[\0=]([^\0]+)", text)
+    if config and Path(config[1]).is_file():
+        found = re.search(r"^num_processes:\s*(\d+)", Path(config[1]).read_text(), re.MULTILINE)
+        return int(found[1]) if found else None
+    return None
+
+
+def _command_of(pid: int) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+    except OSError:
+        return []

@@ -1,0 +1,55 @@
+"""``shardlab.profile`` on ranks that it starts itself."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from shardlab import csvlog
+from shardlab.config import OutputConfig
+from shardlab.errors import ExitCode
+from shardlab.launch import control, lonely, session
+from shardlab.launch.summary import Outcome
+from shardlab.plan import Resolved
+from shardlab.records import row
+from shardlab.show import Bar, console, show
+
+
+def run_local(resolved: Resolved, output: OutputConfig, argv: list[str]) -> int:
+    """Measure, show, and say by the exit code whether every sample arrived."""
+    request = control.requested()
+    if request is not None:
+        session.run_control(request, resolved.config, output.timeout)
+        return int(ExitCode.OK)
+    lonely.refuse_a_lonely_launch()
+    csvlog.check_writable(Path(output.results))
+    say_notes(resolved)
+    config = resolved.config
+    outcomes: list[Outcome] = []
+    with Bar(config.nproc, config.warmup + config.epochs, quiet=output.quiet) as bar:
+        for outcome in session.run(config, output, argv, bar):
+            outcomes.append(outcome)
+            bar.step_aside()
+            show(outcome, console(json=output.json), output.results)
+    return finish(outcomes, output)
+
+
+def say_notes(resolved: Resolved) -> None:
+    """Flags without effect, before anything runs."""
+    for note in resolved.notes:
+        print(f"Note: {note}", file=sys.stderr)
+
+
+def finish(outcomes: list[Outcome], output: OutputConfig) -> int:
+    """Print the JSON where it was asked for; the exit code."""
+    if output.json:
+        objects = [as_object(outcome) for outcome in outcomes]
+        print(json.dumps(objects if len(objects) > 1 else objects[0]), flush=True)
+    return int(ExitCode.AUDIT if any(outcome.findings for outcome in outcomes) else ExitCode.OK)
+
+
+def as_object(outcome: Outcome) -> dict[str, Any]:
+    """The run's row with its ranks' rows in a list."""
+    return row(outcome.run) | {"ranks": [row(report.row) for report in outcome.reports]}

@@ -1,0 +1,177 @@
+"""A process of its own that reads the memory of a run: over time, and with all ranks held.
+
+``python -m shardlab.measure.monitor RUN_DIR`` reads ``RUN_DIR/monitor.json`` and leaves there
+``monitor.ready`` when it listens, ``hold-EPOCH.json`` after each hold and ``monitor-end.json`` at its end.
+It ends on SIGTERM, when ``monitor.stop`` appears, or with the process that it belongs to.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import time
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+
+import msgspec
+
+from shardlab.measure import settle, tree
+from shardlab.measure.barrier import Barrier
+from shardlab.measure.databytes import read_data
+from shardlab.measure.reading import read_tree, summarise
+from shardlab.measure.supervise import (
+    CONFIG_NAME,
+    END_NAME,
+    READY_NAME,
+    STOP_NAME,
+    MonitorConfig,
+    MonitorEnd,
+    hold_name,
+    read_hold,
+    start,
+    stop,
+    write,
+)
+from shardlab.measure.timeline import SHARE, Timeline
+
+__all__ = ["Monitor", "MonitorConfig", "MonitorEnd", "main", "read_hold", "start", "stop"]
+
+TICK_S = 0.1
+REFRESH_S = 0.5
+IDLE_LIMIT_S = 3.0
+TRIM_LIMIT_S = 5.0
+SETTLE_LIMIT_S = 2.0
+
+
+class _Ended(Exception):
+    """The monitor was told to stop, or its process died, during a hold."""
+
+
+class Monitor:
+    """The loop: hear the ranks, look at the tree, sample, and read all of it when every rank is held."""
+
+    def __init__(self, run_dir: Path, config: MonitorConfig, barrier: Barrier) -> None:
+        self.run_dir = run_dir
+        self.config = config
+        self.barrier = barrier
+        self.timeline = Timeline(config.run_id, config.node, config.results)
+        self._told_to_stop = False
+        self._parent = tree.start_ticks_of(config.parent_pid)
+        self._next_refresh = 0.0
+        self._next_tick = 0.0
+
+    def run(self) -> None:
+        """Until told to stop, or until the process it belongs to is gone."""
+        with suppress(_Ended):
+            while True:
+                self._pause(max(self._next_tick - time.monotonic(), 0.0))
+                epoch = self.barrier.due()
+                if epoch is not None:
+                    self._hold(epoch)
+                if time.monotonic() >= self._next_refresh:
+                    self._refresh()
+                self.timeline.tick()
+                self._next_tick = time.monotonic() + TICK_S
+        self.timeline.flush()
+        self.barrier.close()
+
+    def tell_to_stop(self) -> None:
+        """End soon; safe to call from a signal handler."""
+        self._told_to_stop = True
+
+    def parent_is_gone(self) -> bool:
+        """True when the process that this monitor belongs to has ended."""
+        # Looked up, not signalled: PR_SET_PDEATHSIG comes when the thread that started us ends.
+        return self._parent is None or not tree.is_alive(self.config.parent_pid, self._parent)
+
+    def _pause(self, seconds: float) -> None:
+        """Hear the ranks for so long; raises _Ended when this monitor is to end."""
+        deadline = time.monotonic() + seconds
+        while True:
+            self.barrier.pump(deadline - time.monotonic())
+            if self._told_to_stop or (self.run_dir / STOP_NAME).exists() or self.parent_is_gone():
+                raise _Ended
+            if time.monotonic() >= deadline:
+                return
+
+    def _refresh(self) -> None:
+        """Look at the process tree again; on a machine with many processes less often."""
+        began = time.monotonic()
+        config, ranks = self.config, self.barrier.pids
+        roots = [config.launcher_pid] if config.launcher_pid is not None else list(ranks.values())
+        found = tree.descendants(roots, skip=[os.getpid()])
+        self.timeline.procs = tree.classify(found, config.launcher_pid, ranks, tree.read_cmdline)
+        living = {proc.pid for proc in self.timeline.procs}
+        self.barrier.lose(rank for rank, pid in ranks.items() if pid not in living)
+        now = time.monotonic()
+        self._next_refresh = now + max(REFRESH_S, SHARE * (now - began))
+
+    def _hold(self, epoch: int) -> None:
+        """Read the memory of all while they wait, and let them go on."""
+        began = time.monotonic()
+        reasons: dict[str, str] = {}
+        self._refresh()
+        procs = self.timeline.procs
+        if not settle.wait_idle(procs, self._pause, IDLE_LIMIT_S):
+            reasons["idle"] = f"workers still worked after {IDLE_LIMIT_S:g} s"
+        before = read_tree(procs)
+        self._trim(epoch, reasons)
+        after, agreed = settle.settled(procs, self._pause, SETTLE_LIMIT_S)
+        if not agreed:
+            reasons["settled"] = f"memory still changed after {SETTLE_LIMIT_S:g} s"
+        absent = self.barrier.absent(epoch)
+        store_file = Path(self.config.store_file or self.run_dir / "store.json")
+        reading = summarise(
+            before, after, read_data(store_file, self.config.dataset_files, procs),
+            epoch=epoch, t_s=self.timeline.t_s, hold_s=time.monotonic() - began, absent_ranks=absent,
+            reasons=reasons,
+        )
+        write(self.run_dir / hold_name(epoch), reading)
+        self.timeline.record(after)
+        answers = {rank: asdict(memory) for rank, memory in reading.by_rank.items()}
+        self.barrier.release(epoch, answers, reading.complete, reading.reasons.get("absent_ranks", ""))
+
+    def _trim(self, epoch: int, reasons: dict[str, str]) -> None:
+        """Have the held ranks and their workers give free memory back, and wait until they have."""
+        deadline = time.monotonic() + TRIM_LIMIT_S
+        self.barrier.ask_to_trim(epoch)
+        while not self.barrier.all_trimmed(epoch):
+            if time.monotonic() > deadline:
+                reasons["trim"] = f"a rank did not trim within {TRIM_LIMIT_S:g} s"
+                break
+            self._pause(0.001)
+        if settle.trim_workers(self.timeline.procs):
+            settle.wait_idle(self.timeline.procs, self._pause, SETTLE_LIMIT_S)
+
+
+def main(argv: list[str]) -> int:
+    """Run the monitor of ``argv[0]``, the run's folder, to its end."""
+    run_dir = Path(argv[0])
+    config = msgspec.json.decode((run_dir / CONFIG_NAME).read_bytes(), type=MonitorConfig)
+    monitor = Monitor(run_dir, config, Barrier(run_dir, config.local_ranks, config.hold_timeout_s))
+    (run_dir / READY_NAME).touch()
+    signal.signal(signal.SIGTERM, lambda *_: monitor.tell_to_stop())
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    startup_cpu_s = time.process_time()
+    monitor.run()
+    timeline = monitor.timeline
+    end = MonitorEnd(
+        pss_peak_bytes=timeline.pss_peak_bytes,
+        rss_peak_bytes=timeline.rss_peak_bytes,
+        monitor_cpu_s=time.process_time() - startup_cpu_s,
+        startup_cpu_s=startup_cpu_s,
+        samples=timeline.samples,
+        reason=timeline.reason,
+    )
+    if config.clean_run_dir and monitor.parent_is_gone():
+        shutil.rmtree(run_dir, ignore_errors=True)  # nobody else is left to do it
+    else:
+        write(run_dir / END_NAME, end)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

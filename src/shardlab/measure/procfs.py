@@ -1,0 +1,199 @@
+"""What the kernel prints under ``/proc``, as numbers: a parser takes the text and returns bytes or ticks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from shardlab.records import Memory
+
+PROC = Path("/proc")
+
+_FIELD = re.compile(r"^(\w+):\s+(\d+) kB$", re.MULTILINE)
+_MAPPING = re.compile(r"^[0-9a-f]+-[0-9a-f]+ \S+ \S+ (\S+) (\d+)\s*(.*)$")
+
+
+class Stat(NamedTuple):
+    """The part of ``/proc/PID/stat`` that is used here; times in clock ticks."""
+
+    ppid: int
+    state: str
+    start_ticks: int
+    cpu_ticks: int
+    reaped_cpu_ticks: int
+    start_stack: int = 0
+
+
+class MappedFile(NamedTuple):
+    """A file as ``smaps`` names it: ``device`` is ``major:minor`` in hexadecimal."""
+
+    device: str
+    inode: int
+    path: str
+
+
+def smaps_rollup(text: str) -> Memory:
+    """Memory of a process from its ``smaps_rollup``; a field that the kernel does not print is ``None``.
+
+    ::
+
+        55c44541d000-7ffe2c919000 ---p 00000000 00:00 0                          [rollup]
+        Rss:                1748 kB      -> rss_bytes
+        Pss:                 331 kB      -> pss_bytes
+        Pss_Anon:            112 kB      -> pss_anon_bytes
+        Pss_File:            219 kB      -> pss_file_bytes
+        Pss_Shmem:             0 kB      -> pss_shmem_bytes
+        Private_Clean:        40 kB      -> uss_bytes is the sum of
+        Private_Dirty:       112 kB         these two
+
+    A whole ``smaps``, which repeats the fields for each mapping, is summed; it has no split of PSS.
+    """
+    sums: dict[str, int] = {}
+    for name, kib in _FIELD.findall(text):
+        sums[name] = sums.get(name, 0) + int(kib) * 1024
+    clean, dirty = sums.get("Private_Clean"), sums.get("Private_Dirty")
+    return Memory(
+        rss_bytes=sums.get("Rss"),
+        pss_bytes=sums.get("Pss"),
+        uss_bytes=None if clean is None or dirty is None else clean + dirty,
+        pss_anon_bytes=sums.get("Pss_Anon"),
+        pss_file_bytes=sums.get("Pss_File"),
+        pss_shmem_bytes=sums.get("Pss_Shmem"),
+    )
+
+
+def smaps_named(text: str, wanted: Callable[[MappedFile], bool]) -> dict[MappedFile, int]:
+    """PSS in bytes of the file's own pages, for each mapped file of a ``smaps`` for which ``wanted`` is true.
+
+    ::
+
+        7f10e4a00000-7f10e8a00000 rw-p 00000000 00:01 2051       /memfd:samples (deleted)
+        Rss:               65536 kB
+        Pss:               16384 kB
+        Anonymous:          4096 kB      -> {("00:01", 2051, "/memfd:samples (deleted)"): 12288 * 1024}
+
+    Anonymous pages of a private mapping were written by the process: its own copy, no longer the file's.
+    """
+    found: dict[MappedFile, int] = {}
+    current: MappedFile | None = None
+    for line in text.splitlines():
+        if line.startswith(("Pss:", "Anonymous:")):
+            if current is not None:
+                sign = 1 if line.startswith("Pss:") else -1
+                found[current] = found.get(current, 0) + sign * int(line.split()[1]) * 1024
+        elif match := _MAPPING.match(line):
+            mapped = MappedFile(match[1], int(match[2]), match[3])
+            current = mapped if mapped.path and wanted(mapped) else None
+    return {mapped: max(pss, 0) for mapped, pss in found.items()}
+
+
+def statm_rss(text: str, page_size: int) -> int:
+    """Resident bytes from ``statm``: ``2264 437 399 5 0 133 0`` are pages, the second is resident."""
+    return int(text.split()[1]) * page_size
+
+
+def stat(text: str) -> Stat:
+    """Parent, state, start and CPU time from ``stat``.
+
+    ::
+
+        4240 (a (b) c) S 4239 ...
+
+    The name may hold spaces and parentheses of its own, so fields are counted from the last parenthesis.
+    """
+    rest = text[text.rindex(")") + 1 :].split()
+    # rest[k] is field k + 3 of proc(5): state 3, ppid 4, utime 14 to cstime 17, starttime 22
+    utime, stime, cutime, cstime = (int(value) for value in rest[11:15])
+    start_stack = int(rest[25]) if len(rest) > 25 else 0
+    return Stat(int(rest[1]), rest[0], int(rest[19]), utime + stime, cutime + cstime, start_stack)
+
+
+def status_signals_caught(text: str) -> int:
+    """Signals with a handler, from ``status``: in ``SigCgt: 0000000000000002`` bit 1 is set, so signal 2."""
+    match = re.search(r"^SigCgt:\s+([0-9a-f]+)$", text, re.MULTILINE)
+    return int(match[1], 16) if match else 0
+
+
+def status_switches(text: str) -> int | None:
+    """Context switches of the main thread, from ``status``: voluntary and forced ones together."""
+    counts = re.findall(r"^(?:non)?voluntary_ctxt_switches:\s+(\d+)$", text, re.MULTILINE)
+    return sum(map(int, counts)) if counts else None
+
+
+def cgroup_paths(text: str) -> dict[str, str]:
+    """Controller to path, from ``/proc/self/cgroup``; the unified hierarchy has the name ``""``.
+
+    ::
+
+        4:memory:/job/7                  -> {"memory": "/job/7", "": "/"}
+        0::/
+    """
+    paths: dict[str, str] = {}
+    for line in text.splitlines():
+        _, controllers, path = line.split(":", 2)
+        paths.update(dict.fromkeys(controllers.split(","), path))
+    return paths
+
+
+def cgroup_bytes(text: str) -> int | None:
+    """A limit or a usage in bytes; ``None`` for no limit: ``max``, or in version 1 a number near 2^63."""
+    text = text.strip()
+    if not text.isdigit() or int(text) >= 1 << 60:
+        return None
+    return int(text)
+
+
+def read(pid: int | str, name: str, root: Path = PROC) -> str:
+    """The text of ``/proc/PID/name``. Raises OSError: ProcessLookupError where the process is gone."""
+    try:
+        with open(f"{root}/{pid}/{name}", "rb", buffering=0) as file:
+            return (file.readall() or b"").decode("utf-8", "surrogateescape")
+    except FileNotFoundError:
+        raise ProcessLookupError(f"no {root}/{pid}/{name}") from None
+
+
+def read_stat(pid: int, root: Path = PROC) -> Stat | None:
+    """The process' ``stat``; ``None`` where there is no such process."""
+    try:
+        return stat(read(pid, "stat", root))
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def memory(pid: int, root: Path = PROC) -> Memory:
+    """Memory of a process. Raises ProcessLookupError where it is gone, PermissionError where it is not ours.
+
+    Elsewhere than Linux only ``rss_bytes`` and ``uss_bytes`` are known, from psutil.
+    """
+    if not root.is_dir():
+        return _psutil_memory(pid)
+    try:
+        text = read(pid, "smaps_rollup", root)
+    except ProcessLookupError:
+        text = read(pid, "smaps", root)  # kernels before 4.14 have no rollup
+    found = smaps_rollup(text)
+    if found.rss_bytes is None:
+        raise ProcessLookupError(f"{pid} has no memory any more")  # a zombie prints nothing
+    return found
+
+
+def read_memory(pid: int, root: Path = PROC) -> Memory | None:
+    """Memory of a process; ``None`` where it is gone or may not be read."""
+    try:
+        return memory(pid, root)
+    except OSError:
+        return None
+
+
+def _psutil_memory(pid: int) -> Memory:
+    import psutil
+
+    try:
+        info = psutil.Process(pid).memory_full_info()
+    except psutil.AccessDenied as error:
+        raise PermissionError(str(error)) from None
+    except psutil.Error as error:
+        raise ProcessLookupError(str(error)) from None
+    return Memory(rss_bytes=info.rss, uss_bytes=getattr(info, "uss", None))

@@ -1,0 +1,116 @@
+"""Memory over time: resident bytes of every process often and cheaply, PSS in turn and seldom."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from shardlab import csvlog
+from shardlab.errors import RunFailed
+from shardlab.measure import procfs
+from shardlab.measure.procfs import PROC
+from shardlab.measure.reading import TreeReading
+from shardlab.measure.tree import Proc
+from shardlab.records import Memory, MemoryRecord
+
+FLUSH_S = 1.0
+SHARE = 200
+"""PSS is read at most once in this many times the duration of the last read: half a percent of one core."""
+
+LEAST_CHANGE_BYTES = 1 << 20
+"""A process whose RSS moved by less gets one row a second."""
+
+
+class Timeline:
+    """Rows of ``memory.csv`` and the peaks; ``procs`` is the tree as last seen."""
+
+    def __init__(self, run_id: str, node: str, results: str | None, root: Path = PROC) -> None:
+        self.procs: list[Proc] = []
+        self.samples = 0
+        self.pss_peak_bytes: int | None = None
+        self.rss_peak_bytes: int | None = None
+        self.reason = ""
+        self._blank = MemoryRecord(run_id, 0.0, node, 0, "", None, None, None, None, None, None, None, None)
+        self._results = results
+        self._root = root
+        self._started = time.monotonic()
+        self._page_size = os.sysconf("SC_PAGESIZE")
+        self._rows: list[MemoryRecord] = []
+        self._written: dict[Proc, tuple[float, int]] = {}  # when a row was made, and its RSS
+        self._pss: dict[Proc, int] = {}
+        self._next_pss = self._next_flush = 0.0
+
+    @property
+    def t_s(self) -> float:
+        """Seconds since the monitor started."""
+        return time.monotonic() - self._started
+
+    def tick(self) -> None:
+        """One sample of every process; PSS of one of them and the file when their time has come."""
+        now = self.t_s
+        found = {proc: rss for proc in self.procs if (rss := self._rss(proc)) is not None}
+        for proc, rss in found.items():
+            when, before = self._written.get(proc, (-FLUSH_S, 0))
+            if now - when >= FLUSH_S or abs(rss - before) >= LEAST_CHANGE_BYTES:
+                self._add(proc, now, Memory(rss_bytes=rss))
+        self.samples += 1
+        if found:
+            self.rss_peak_bytes = _larger(self.rss_peak_bytes, sum(found.values()))
+        if found and now >= self._next_pss:
+            self._rotate(list(found))
+        if now >= self._next_flush:
+            self.flush()
+
+    def record(self, reading: TreeReading) -> None:
+        """Rows and peaks of a reading of the whole tree."""
+        now = self.t_s
+        for proc, memory in reading.memory.items():
+            self._add(proc, now, memory)
+        self._note_pss({proc: memory.pss_bytes for proc, memory in reading.memory.items()})
+
+    def flush(self) -> None:
+        """Append the rows to the file. Where that fails the reason is kept, and no more rows."""
+        rows, self._rows = self._rows, []
+        self._next_flush = self.t_s + FLUSH_S
+        try:
+            if self._results is not None:
+                csvlog.append(Path(self._results), "memory.csv", rows)
+        except RunFailed as error:
+            self._results, self.reason = None, str(error)
+
+    def _rotate(self, procs: list[Proc]) -> None:
+        """Read the PSS of the process whose turn it is: a new one, or the one read longest ago."""
+        known = [proc for proc in self._pss if proc in procs]
+        proc = next((proc for proc in procs if proc not in self._pss), known[0] if known else procs[0])
+        began = time.monotonic()
+        memory = procfs.read_memory(proc.pid, self._root)
+        self._next_pss = self.t_s + max(1.0, SHARE * (time.monotonic() - began))
+        self._pss.pop(proc, None)  # goes to the end of the queue
+        if memory is not None:
+            self._add(proc, self.t_s, memory)
+        pss = {other: self._pss[other] for other in known if other != proc}
+        self._note_pss({**pss, proc: None if memory is None else memory.pss_bytes})
+
+    def _note_pss(self, pss: dict[Proc, int | None]) -> None:
+        self._pss = {proc: value for proc, value in pss.items() if value is not None}
+        if self._pss:
+            self.pss_peak_bytes = _larger(self.pss_peak_bytes, sum(self._pss.values()))
+
+    def _add(self, proc: Proc, t_s: float, memory: Memory) -> None:
+        if memory.rss_bytes is not None:
+            self._written[proc] = t_s, memory.rss_bytes
+        if self._results is not None:
+            place = {"pid": proc.pid, "role": proc.role, "rank": proc.rank, "worker": proc.worker}
+            self._rows.append(replace(self._blank, t_s=round(t_s, 3), **place, **vars(memory)))
+
+    def _rss(self, proc: Proc) -> int | None:
+        try:
+            return procfs.statm_rss(procfs.read(proc.pid, "statm", self._root), self._page_size) or None
+        except (OSError, IndexError):
+            return None
+
+
+def _larger(a: int | None, b: int) -> int:
+    return b if a is None else max(a, b)

@@ -1,0 +1,120 @@
+"""Data paths, stores and dataset kinds are files: a file's name is its flag value.
+
+``accelerate-shard`` is ``datapath/accelerate_shard.py``. The docstring's first line is the help line and
+module-level literals (``STORES``, ``TAILS``) say what fits; both are read from the source, so that
+``--help`` and the checks of a command line import no torch. A file whose name starts with ``_`` is a helper.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from shardlab.errors import UsageError
+
+PACKAGE_DIR = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """What a file says of itself without being imported."""
+
+    name: str
+    module: str
+    summary: str
+    facts: dict[str, Any]
+
+    def fact(self, name: str, default: Any = None) -> Any:
+        """The module-level literal ``name`` of the file."""
+        return self.facts.get(name, default)
+
+    def load(self) -> ModuleType:
+        """Import the file."""
+        return importlib.import_module(self.module)
+
+
+@cache
+def find(room: str) -> dict[str, Plugin]:
+    """Every plugin of ``datapath``, ``store`` or ``dataset``, by flag value."""
+    files = sorted((PACKAGE_DIR / room).glob("[!_]*.py"))
+    plugins = [_read(room, file) for file in files]
+    return {plugin.name: plugin for plugin in plugins}
+
+
+def describe(room: str) -> str:
+    """One line for each plugin of a room, as ``--help`` prints it."""
+    return "\n".join(f"{name}: {plugin.summary}" for name, plugin in find(room).items())
+
+
+def is_reference(text: str) -> bool:
+    """True for ``package.module:factory`` and ``file.py:factory``."""
+    module, colon, name = text.rpartition(":")
+    return bool(colon) and name.isidentifier() and bool(module) and not module[0].isdigit()
+
+
+def load_reference(text: str, flag: str) -> Callable[..., Any]:
+    """The callable that ``package.module:factory`` or ``file.py:factory`` names.
+
+    Raises UsageError when the module, the file or the name does not exist. An exception inside the
+    user's module is left as it is: it is the user's own, and its traceback says where.
+    """
+    module_name, _, name = text.rpartition(":")
+    module = _module_from_file(module_name, flag) if module_name.endswith(".py") else _module(module_name, flag)
+    factory = getattr(module, name, None)
+    if not callable(factory):
+        names = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+        raise UsageError(f"{flag}: {module_name} must define a callable of this name", name, names)
+    return factory  # type: ignore[no-any-return]
+
+
+def _module(name: str, flag: str) -> ModuleType:
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # as `python -m` does: the user's own package in the current folder
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not name.startswith(error.name):
+            raise
+        raise UsageError(
+            f"{flag} must name a module that can be imported", name, cure="give file.py:factory, or set PYTHONPATH"
+        ) from None
+
+
+def _module_from_file(path: str, flag: str) -> ModuleType:
+    file = Path(path).resolve()
+    if not file.is_file():
+        raise UsageError(f"{flag} must name a file that exists", path)
+    # A name that spawned workers can import again: the file's own stem, with its folder on the path.
+    if str(file.parent) not in sys.path:
+        sys.path.insert(0, str(file.parent))
+    loaded = sys.modules.get(file.stem)
+    if loaded is not None and getattr(loaded, "__file__", None) == str(file):
+        return loaded
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[file.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _read(room: str, file: Path) -> Plugin:
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    summary = (ast.get_docstring(tree) or "").partition("\n")[0]
+    facts: dict[str, Any] = {}
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            try:
+                facts[node.targets[0].id] = ast.literal_eval(node.value)
+            except ValueError:
+                continue
+    return Plugin(file.stem.replace("_", "-"), f"shardlab.{room}.{file.stem}", summary, facts)

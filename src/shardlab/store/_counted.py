@@ -1,0 +1,120 @@
+"""Reads counted where they happen, and each sample kept together with its index."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import Dataset, IterableDataset, default_collate, get_worker_info
+
+MOST_WORKERS = 511  # slots of a counter file, less the rank's own; one page
+
+
+class ReadCounter:
+    """Samples fetched from the dataset, by worker, in a file that outlives the workers.
+
+    Slot 0 is the rank itself, slot k + 1 its worker k. Goes to worker processes by path.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            os.ftruncate(fd, 8 * (MOST_WORKERS + 1))
+            self._slots = memoryview(mmap.mmap(fd, 8 * (MOST_WORKERS + 1))).cast("q")
+        finally:
+            os.close(fd)
+
+    def add(self, reads: int) -> None:
+        """Count ``reads`` for whoever runs this: the rank or one of its workers."""
+        worker = get_worker_info()
+        self._slots[0 if worker is None else min(worker.id, MOST_WORKERS - 1) + 1] += reads
+
+    def by_worker(self) -> list[int]:
+        """Reads of the rank itself, then of its workers 0, 1, ..., up to the last that read at all."""
+        counts = self._slots.tolist()
+        while len(counts) > 1 and counts[-1] == 0:
+            counts.pop()
+        return counts
+
+    def total(self) -> int:
+        """All reads so far."""
+        return sum(self._slots)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ReadCounter, (self.path,)
+
+
+class Counted(Dataset[Any]):
+    """The dataset itself, each read counted."""
+
+    def __init__(self, dataset: Any, counter: ReadCounter) -> None:
+        self.dataset = dataset
+        self.counter = counter
+        if hasattr(dataset, "__getitems__"):
+            self.__getitems__ = self._getitems
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> Any:
+        self.counter.add(1)
+        return self.dataset[index]
+
+    def _getitems(self, indices: Sequence[int]) -> list[Any]:
+        self.counter.add(len(indices))
+        return self.dataset.__getitems__(indices)  # type: ignore[no-any-return]
+
+
+class Indexed(Counted):
+    """As :class:`Counted`; an item is ``(sample, index)``, so that a batch arrives with its indices."""
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        self.counter.add(1)
+        return self.dataset[index], index
+
+    def _getitems(self, indices: Sequence[int]) -> list[tuple[Any, int]]:
+        self.counter.add(len(indices))
+        return list(zip(self.dataset.__getitems__(indices), indices, strict=True))
+
+
+class CountedStream(IterableDataset[Any]):
+    """An iterable dataset, each sample counted as it comes."""
+
+    def __init__(self, dataset: Any, counter: ReadCounter) -> None:
+        self.dataset = dataset
+        self.counter = counter
+
+    def __iter__(self) -> Iterator[Any]:
+        for sample in self.dataset:
+            self.counter.add(1)
+            yield sample
+
+    def set_epoch(self, epoch: int) -> None:
+        """Handed on where the dataset has an epoch."""
+        if hasattr(self.dataset, "set_epoch"):
+            self.dataset.set_epoch(epoch)
+
+
+class IndexedStream(CountedStream):
+    """As :class:`CountedStream`; the index is the sample's place in the stream of the process that reads it."""
+
+    def __iter__(self) -> Iterator[tuple[Any, int]]:
+        for place, sample in enumerate(self.dataset):
+            self.counter.add(1)
+            yield sample, place
+
+
+class IndexedCollate:
+    """A collate function for ``(sample, index)`` items: ``(batch, indices)``, indices int64 of shape (batch,)."""
+
+    def __init__(self, collate: Callable[[list[Any]], Any] = default_collate) -> None:
+        self.collate = collate
+
+    def __call__(self, items: list[tuple[Any, int]]) -> tuple[Any, torch.Tensor]:
+        samples, indices = zip(*items, strict=True)
+        return self.collate(list(samples)), torch.tensor(indices, dtype=torch.int64)

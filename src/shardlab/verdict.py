@@ -1,0 +1,124 @@
+"""What the figures mean, in sentences: each claim is read off a number that the table shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from shardlab.launch.summary import Outcome
+from shardlab.plan import path_plugin
+from shardlab.records import NodeRecord, RankRecord
+
+MANY_COPIES = 1.1  # above the interval of one copy on datasets that can be measured at all
+NOTABLE = 0.05  # of the dataset: in-flight and retained bytes below it are not worth a sentence
+
+
+def verdict(outcome: Outcome) -> list[str]:
+    """The sentences, most important first."""
+    sentences: list[str] = []
+    for node in outcome.nodes:
+        sentences += _memory(outcome, node)
+    sentences += _delivery(outcome)
+    sentences += _speed(outcome)
+    return sentences
+
+
+def mib(nbytes: float | None) -> str:
+    """Bytes as MiB for the screen; unknown is a dash."""
+    return "-" if nbytes is None else f"{nbytes / 2**20:,.1f}"
+
+
+def spans(numbers: Iterable[int]) -> str:
+    """``1-3, 5`` for 1, 2, 3, 5.
+
+    >>> spans([5, 1, 2, 3])
+    '1-3, 5'
+    """
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def last_rows(outcome: Outcome) -> list[RankRecord]:
+    """The ranks' rows of the last timed epoch, by rank."""
+    last = max((report.row.epoch for report in outcome.reports), default=None)
+    return [report.row for report in outcome.reports if report.row.epoch == last]
+
+
+def _memory(outcome: Outcome, node: NodeRecord) -> Iterator[str]:
+    where = "This node" if len(outcome.nodes) == 1 else f"Node {node.node}"
+    if node.copies is None:
+        reason = outcome.run.measured.reason.partition("copies: ")[2].partition("; ")[0]
+        yield f"{where}: copies of the dataset not known: {reason}."
+        return
+    bound = "at least " if node.unreadable else ""
+    text = f"{where} holds {bound}{node.copies:.1f} copies of the dataset ({node.copies_low:.2f} to {node.copies_high:.2f})"
+    if node.copies > MANY_COPIES:
+        yield f"{text}, {mib(node.duplicate_bytes)} MiB of it duplicate."
+        yield from _cures(outcome, node)
+    else:
+        yield f"{text}: nothing to save."
+    size = node.dataset_bytes or 0
+    if node.inflight_bytes and node.inflight_bytes > NOTABLE * size:
+        yield (
+            f"Up to {mib(node.inflight_bytes)} MiB of batches are in flight from workers; those are no copies, "
+            "and fewer --workers or a smaller --prefetch-factor holds less."
+        )
+    if node.retained_bytes and node.retained_bytes > NOTABLE * size:
+        yield f"The allocator still held {mib(node.retained_bytes)} MiB that nothing used; those are no copies."
+
+
+def _cures(outcome: Outcome, node: NodeRecord) -> Iterator[str]:
+    config = outcome.run.config
+    path = path_plugin(config.sampler)
+    fitting = [store for store in (path.fact("STORES") if path else ("shared", "mmap")) if store != config.store]
+    idle = [row.rank for row in last_rows(outcome) if row.reads == 0]
+    cures = [f"--store {store}" for store in ("reader", "shared") if store in fitting]
+    cure = " or ".join(cures) if cures else "a dataset that ranks can share"
+    if idle and config.store == "private":
+        ranks = f"Rank {idle[0]} never reads its" if len(idle) == 1 else f"Ranks {spans(idle)} never read theirs"
+        yield f"{ranks}: keep one copy with {cure}."
+    elif config.workers and node.copies is not None and node.copies > node.local_world_size * MANY_COPIES:
+        how = "by reference counts after fork" if config.worker_start_method == "fork" else "as each is sent its own"
+        yield f"More copies than ranks: the {config.workers} workers of each rank hold theirs, {how}. Keep one with {cure}."
+    else:
+        yield f"Keep one copy with {cure}."
+
+
+def _delivery(outcome: Outcome) -> Iterator[str]:
+    figures, config = outcome.run.measured, outcome.run.config
+    for finding in outcome.findings:
+        yield f"Wrong ({finding.name}): {finding.sentence} {finding.cure}".strip()
+    if outcome.findings or figures.distinct is None:
+        return
+    rows = last_rows(outcome)
+    read, delivered = sum(row.reads or 0 for row in rows), figures.delivered or 0
+    if figures.missing is None:
+        yield f"{figures.distinct:,} different samples arrived; how many there are is not known."
+    elif config.max_steps is not None:
+        yield f"{figures.distinct:,} different samples arrived before --max-steps ended the epoch, {_repeats(figures.duplicates)}."
+    elif figures.missing:
+        yield f"{figures.distinct:,} samples arrived once; {figures.missing:,} were left out by --tail drop."
+    else:
+        tail = f" to fill the last round (--tail {config.tail})" if figures.duplicates else ""
+        yield f"All {figures.distinct:,} samples arrived, {_repeats(figures.duplicates)}{tail}."
+    if read > delivered and config.workers:
+        yield f"{read - delivered:,} samples were read that no rank was given: workers fetched them ahead for nothing."
+
+
+def _repeats(duplicates: int | None) -> str:
+    return f"{duplicates:,} of them twice" if duplicates else "none twice"
+
+
+def _speed(outcome: Outcome) -> Iterator[str]:
+    figures, rows = outcome.run.measured, last_rows(outcome)
+    if figures.samples_per_s is None or not rows:
+        return
+    waiting = max(rows, key=lambda row: row.wait_s)
+    text = f"{figures.samples_per_s:,.0f} different samples/s on {figures.world_size} ranks"
+    if figures.stall_ratio is not None:
+        text += f"; ranks stall {figures.stall_ratio:.0%} of their time"
+    yield f"{text}; rank {waiting.rank} waited longest for its batches, {waiting.wait_s:.2f} s."
