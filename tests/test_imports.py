@@ -44,7 +44,7 @@ def violations(sources: Mapping[str, str]) -> list[str]:
             rule = broken_rule(module, target, at_import)
             if rule:
                 found.append(f"{module}:{line} imports {target}: {rule}")
-    return found
+    return list(dict.fromkeys(found))
 
 
 def broken_rule(module: str, target: str, at_import: bool) -> str | None:

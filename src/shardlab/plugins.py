@@ -31,6 +31,11 @@ class Plugin:
     module: str
     summary: str
     facts: dict[str, Any]
+    functions: frozenset[str]
+
+    def defines(self, function: str) -> bool:
+        """Whether the file has a module-level function of this name."""
+        return function in self.functions
 
     def fact(self, name: str, default: Any = None) -> Any:
         """The module-level literal ``name`` of the file."""
@@ -81,8 +86,8 @@ def _module(name: str, flag: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        if error.name is None or not name.startswith(error.name):
-            raise
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise  # the module was found, and something that it imports was not
         raise UsageError(
             f"{flag} must name a module that can be imported", name, cure="give file.py:factory, or set PYTHONPATH"
         ) from None
@@ -92,19 +97,21 @@ def _module_from_file(path: str, flag: str) -> ModuleType:
     file = Path(path).resolve()
     if not file.is_file():
         raise UsageError(f"{flag} must name a file that exists", path)
-    # A name that spawned workers can import again: the file's own stem, with its folder on the path.
-    if str(file.parent) not in sys.path:
-        sys.path.insert(0, str(file.parent))
+    # Under its own stem, its folder on the path: worker processes can import it again by that name.
     loaded = sys.modules.get(file.stem)
     if loaded is not None and getattr(loaded, "__file__", None) == str(file):
         return loaded
-    spec = importlib.util.spec_from_file_location(file.stem, file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[file.stem] = module
-    spec.loader.exec_module(module)
-    return module
+    if loaded is not None or _is_elsewhere(file):
+        raise UsageError(f"{flag}: a file must not have the name of another module", path, cure="rename the file")
+    if str(file.parent) not in sys.path:
+        sys.path.append(str(file.parent))
+    return importlib.import_module(file.stem)
+
+
+def _is_elsewhere(file: Path) -> bool:
+    """True where importing the file's stem would find another module than the file."""
+    spec = importlib.util.find_spec(file.stem)
+    return spec is not None and spec.origin != str(file)
 
 
 def _read(room: str, file: Path) -> Plugin:
@@ -117,4 +124,5 @@ def _read(room: str, file: Path) -> Plugin:
                 facts[node.targets[0].id] = ast.literal_eval(node.value)
             except ValueError:
                 continue
-    return Plugin(file.stem.replace("_", "-"), f"shardlab.{room}.{file.stem}", summary, facts)
+    functions = frozenset(node.name for node in tree.body if isinstance(node, ast.FunctionDef))
+    return Plugin(file.stem.replace("_", "-"), f"shardlab.{room}.{file.stem}", summary, facts, functions)

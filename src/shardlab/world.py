@@ -51,7 +51,7 @@ class World:
         """Read the variables a launcher sets for each rank. Raises UsageError where they are not numbers."""
         env = os.environ if env is None else env
         world_size = _number(env, "WORLD_SIZE")
-        local_world_size = _number(env, "LOCAL_WORLD_SIZE", default=world_size)
+        local_world_size = max(1, _number(env, "LOCAL_WORLD_SIZE", default=world_size))
         return cls(
             rank=_number(env, "RANK"),
             world_size=world_size,

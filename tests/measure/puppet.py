@@ -39,7 +39,8 @@ def memfd(mib: str) -> str:
 def attach(path: str, how: str) -> str:
     fd = os.open(path, os.O_RDONLY)
     size = os.fstat(fd).st_size
-    kept.append(block := mmap.mmap(fd, size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE))
+    block = mmap.mmap(fd, size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+    kept.append(block)
     if how == "read":
         bytes(block)
     if how == "write":
@@ -49,7 +50,7 @@ def attach(path: str, how: str) -> str:
 
 
 def retain(mib: str) -> str:
-    """Leave free memory in the allocator that it cannot give back by itself: the last block is still in use."""
+    """Leave free memory in the allocator that it cannot give back by itself, as the last block is in use."""
     libc = ctypes.CDLL(None)
     libc.malloc.restype = ctypes.c_void_p
     libc.free.argtypes = [ctypes.c_void_p]
@@ -78,9 +79,17 @@ def fork() -> str:
 
 
 def child(number: str, *command: str) -> str:
-    down, up = children[int(number)]
-    os.write(down, (" ".join(command) + "\n").encode())
-    return os.read(up, 4096).decode().strip()
+    send_child(number, *command)
+    return child_answer(number)
+
+
+def send_child(number: str, *command: str) -> str:
+    os.write(children[int(number)][0], (" ".join(command) + "\n").encode())
+    return "ok"
+
+
+def child_answer(number: str) -> str:
+    return os.read(children[int(number)][1], 4096).decode().strip()
 
 
 def greet(run_dir: str, rank: str, timeout_s: str) -> str:

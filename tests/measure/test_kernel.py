@@ -89,8 +89,8 @@ def test_the_environment_has_its_columns_and_says_what_is_true():
     found = kernel.environment()
     assert list(found) == [
         "git_sha", "git_dirty", "python", "torch", "accelerate", "numpy", "kernel", "system", "cpu", "cores",
-        "ram_bytes", "cgroup_version", "cgroup_limit_bytes", "cgroup_cpus", "thp", "omp_num_threads", "load_1m",
-        "hostname", "argv",
+        "ram_bytes", "cgroup_version", "cgroup_limit_bytes", "cgroup_cpus", "thp", "omp_num_threads",
+        "load_1m", "hostname", "argv",
     ]
     assert found["cores"] == len(os.sched_getaffinity(0))
     assert found["kernel"] == os.uname().release
@@ -122,7 +122,8 @@ def test_free_shared_memory_is_a_number_or_none(tmp_path: Path):
 
 @pytest.mark.parametrize("module", ["hold", "monitor", "kernel"])
 def test_light_modules_import_nothing_heavy(module):
-    heavy = ["torch", "numpy", "pandas", "accelerate", "psutil"] + (["msgspec", "tyro"] if module == "hold" else [])
+    heavy = ["torch", "numpy", "pandas", "accelerate", "psutil"]
+    heavy += ["msgspec", "tyro"] if module == "hold" else []
     code = f"import sys, shardlab.measure.{module}; print([name for name in {heavy} if name in sys.modules])"
     env = {**os.environ, "PYTHONPATH": str(Path(kernel.__file__).parents[2])}
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, env=env)

@@ -148,13 +148,14 @@ def test_nothing_shared_is_truly_zero(tmp_path: Path):
 
 
 def test_sums_by_role_and_rank():
-    rank, worker, server = Proc(1, 1, 0, "rank", 0), Proc(2, 2, 1, "worker", 0, 0), Proc(3, 3, 1, "forkserver", 0)
-    other = Proc(4, 4, 0, "rank", 1)
-    memory = {rank: Memory(*[1] * 6), worker: Memory(*[10] * 6), server: Memory(*[100] * 6), other: Memory(*[1000] * 6)}
+    rank, worker = Proc(1, 1, 0, "rank", 0), Proc(2, 2, 1, "worker", 0, 0)
+    server, other = Proc(3, 3, 1, "forkserver", 0), Proc(4, 4, 0, "rank", 1)
+    each = {rank: 1, worker: 10, server: 100, other: 1000}
+    memory = {proc: Memory(*[value] * 6) for proc, value in each.items()}
     before = TreeReading({**memory, rank: Memory(*[6] * 6)}, 0)
     found = reading.summarise(
-        before, TreeReading(memory, 2), DataReading(10_000, 20_000), epoch=3, t_s=1.5, hold_s=0.5, absent_ranks={7, 5},
-        reasons={"idle": "no"},
+        before, TreeReading(memory, 2), DataReading(10_000, 20_000),
+        epoch=3, t_s=1.5, hold_s=0.5, absent_ranks={7, 5}, reasons={"idle": "no"},
     )
     assert found.by_rank == {0: Memory(*[11] * 6), 1: Memory(*[1000] * 6)}
     assert found.rank_process == {0: Memory(*[1] * 6), 1: Memory(*[1000] * 6)}

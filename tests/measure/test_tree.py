@@ -15,7 +15,8 @@ FORKSERVER = "python -c from multiprocessing.forkserver import main; main(5, 6, 
 
 
 def stat_text(pid: int, ppid: int, state: str = "S", start: int = 0) -> str:
-    return f"{pid} (py (x)) {state} {ppid} 1 1 0 -1 0 0 0 0 0 10 20 3 4 20 0 1 0 {start or pid} 1 2 3 4 5 99 6"
+    start = start or pid
+    return f"{pid} (py (x)) {state} {ppid} 1 1 0 -1 0 0 0 0 0 10 20 3 4 20 0 1 0 {start} 1 2 3 4 5 99 6"
 
 
 def fake_proc(root: Path, parents: dict[int, int], children_file: bool) -> Path:
@@ -96,9 +97,10 @@ def test_ranks_forked_by_a_forkserver_keep_its_command_line_and_are_still_ranks_
 
 
 def test_children_of_a_ranks_own_forkserver_are_its_workers():
-    assert roles(
-        {12: (1, 2, FORKSERVER), 13: (12, 3, FORKSERVER), 14: (13, 3, FORKSERVER)}, launcher=None, ranks={4: 12}
-    ) == {12: ("rank", 4, None), 13: ("forkserver", 4, None), 14: ("worker", 4, 0)}
+    processes = {12: (1, 2, FORKSERVER), 13: (12, 3, FORKSERVER), 14: (13, 3, FORKSERVER)}
+    assert roles(processes, launcher=None, ranks={4: 12}) == {
+        12: ("rank", 4, None), 13: ("forkserver", 4, None), 14: ("worker", 4, 0),
+    }
 
 
 def test_a_zombie_has_no_role():

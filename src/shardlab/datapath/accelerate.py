@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from shardlab.dataset import describe_sample
 from shardlab.datapath._accelerate import prepare
 from shardlab.datapath._torch import TorchLoader
+from shardlab.dataset import describe_sample
 from shardlab.errors import UsageError
 from shardlab.plan import Plan
 from shardlab.store import Store

@@ -22,7 +22,7 @@ from shardlab.store import Store
 from shardlab.world import World
 
 STORES = ("mmap",)
-STORE_REASONS = {name: "its shards are mapped where they lie" for name in ("private", "inherited", "reader", "shared")}
+STORE_REASONS = dict.fromkeys(("private", "inherited", "reader", "shared"), "its shards are mapped where they lie")
 TAILS = ("pad", "drop", "keep")
 LAYOUT = "blocks"
 DATASET_KINDS = ("shards",)

@@ -19,6 +19,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from torch.utils.data import IterableDataset
+
 from shardlab.dataset._facts import DatasetFacts
 from shardlab.dataset._open import facts_without_building, import_for, open_dataset
 from shardlab.dataset._sample import describe_sample, sample_bytes
@@ -75,7 +77,7 @@ def bytes_of(size: Held, growth: int | None) -> tuple[int, bool]:
     (60000000, True)
     """
     if size.object_bytes <= max(OBJECT_SHARE * size.array_bytes, FRAME_BYTES):
-        return size.array_bytes or size.object_bytes, False
+        return (size.array_bytes, False) if size.array_bytes else (size.object_bytes, True)
     # The walk is a lower bound: memory that was free before the build took a part of the objects.
     grown = 0 if growth is None else growth - size.heap_bytes
     return size.array_bytes + max(size.object_bytes, grown), True
@@ -83,7 +85,7 @@ def bytes_of(size: Held, growth: int | None) -> tuple[int, bool]:
 
 def _facts(dataset: Any, size: Held, growth: int | None) -> DatasetFacts:
     total, objects = bytes_of(size, growth)
-    samples, iterable = _length(dataset), not hasattr(dataset, "__getitem__")
+    samples, iterable = _length(dataset), isinstance(dataset, IterableDataset)
     sample = describe_sample(_first(dataset, samples, iterable))
     facts = DatasetFacts(samples, total, sample, size.files, iterable, objects)
     expected = (samples or 1) * sample_bytes(sample)

@@ -33,7 +33,7 @@ def kind_of(spec: DatasetSpec) -> str:
     name = text.partition(":")[0]
     if name in kinds and not _lies_on_disk(kinds[name]):
         return name
-    by_path = _by_path(text, kinds)
+    by_path = _by_path(text, kinds) if text else None
     if by_path is not None:
         return by_path
     if plugins.is_reference(text):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +35,25 @@ def open_train(dataset_class: Any, args: str, spec: DatasetSpec, mean: float, st
 
 
 def _downloaded(dataset_class: Any, folder: Path, transform: Any) -> Any:
+    lock = folder / f".{dataset_class.__name__}.lock"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with locked(folder / f".{dataset_class.__name__}.lock"):  # the ranks of a job all come here at once
-            return dataset_class(folder, train=True, transform=transform, download=True)
+        with locked(lock):  # the ranks of a job all come here at once
+            try:
+                return dataset_class(folder, train=True, transform=transform, download=True)
+            finally:
+                lock.unlink()
     except (RuntimeError, OSError) as error:
+        _remove_empty(folder / dataset_class.__name__ / "raw", folder / dataset_class.__name__, folder)
         raise RunFailed(
             f"{dataset_class.__name__} is neither in {folder.resolve()} nor can it be downloaded there "
             f"({error}). "
             f"Cure: give the folder that holds {dataset_class.__name__}/raw by --data-dir or SHARDLAB_DATA"
         ) from None
+
+
+def _remove_empty(*folders: Path) -> None:
+    """What was made for a download that did not come, innermost first."""
+    for folder in folders:
+        with suppress(OSError):  # not there, or not empty
+            folder.rmdir()

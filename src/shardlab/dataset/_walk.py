@@ -9,8 +9,10 @@ import mmap
 import os
 import sys
 import types
-from collections.abc import Iterable, Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ _OUTSIDE = (
     types.ModuleType, type, types.FrameType, types.CodeType, types.BuiltinFunctionType, logging.Logger,
     logging.Handler,
 )  # fmt: skip
+_PLAIN = frozenset({int, float, str, bool, type(None), complex, list, tuple, dict, set, frozenset})
 _BUFFERS = (bytes, bytearray, array.array, mmap.mmap)
 _LARGE_BUFFER = 1 << 16
 
@@ -55,36 +58,39 @@ def held(root: Any) -> Held:
     seen: set[int] = set()
     frontier = [root]
     while frontier:
-        fresh = [item for item in _distinct(frontier, seen) if not isinstance(item, _OUTSIDE)]
-        for item in fresh:
+        plain, others = _sorted_out(frontier, seen)
+        object_bytes += sum(map(sys.getsizeof, plain))
+        for item in others:
             own = _spans(item)
             spans += own
             object_bytes += _header_bytes(item, own)
-        frontier = list(_referents(fresh))
+        frontier = gc.get_referents(*plain)
+        frontier += [part for item in others for part in _parts(item)]
     return _located(_merged(spans), object_bytes)
 
 
-def _distinct(items: Iterable[Any], seen: set[int]) -> Iterator[Any]:
+def _sorted_out(items: list[Any], seen: set[int]) -> tuple[list[Any], list[Any]]:
+    """The items not seen before: those of Python's own types, which are many, and all others."""
+    plain, others = [], []
     for item in items:
         if id(item) not in seen:
             seen.add(id(item))
-            yield item
+            if type(item) in _PLAIN:
+                plain.append(item)
+            elif not isinstance(item, _OUTSIDE):
+                others.append(item)
+    return plain, others
 
 
-def _referents(items: list[Any]) -> Iterator[Any]:
-    plain = []
-    for item in items:
-        if isinstance(item, types.FunctionType):
-            yield from (part for part in (item.__closure__, item.__defaults__, item.__kwdefaults__) if part)
-        elif isinstance(item, np.ndarray):
-            # a map's own mmap object spans whole pages, more than the array
-            if item.base is not None and not isinstance(item.base, _BUFFERS):
-                yield item.base
-            if item.dtype.hasobject:
-                yield from item.reshape(-1).tolist()
-        else:
-            plain.append(item)
-    yield from gc.get_referents(*plain)
+def _parts(item: Any) -> list[Any]:
+    """What an object refers to; of a function what it closes over, of an array its owner and its objects."""
+    if isinstance(item, types.FunctionType):
+        return [item.__closure__, item.__defaults__, item.__kwdefaults__]
+    if not isinstance(item, np.ndarray):
+        return gc.get_referents(item)
+    parts = item.reshape(-1).tolist() if item.dtype.hasobject else []
+    # a map's own mmap object spans whole pages, more than the array
+    return parts if isinstance(item.base, _BUFFERS) else [*parts, item.base]
 
 
 def _spans(item: Any) -> list[Span]:
@@ -132,11 +138,9 @@ def _array_span(values: np.ndarray[Any, Any]) -> list[Span]:
 
 def _header_bytes(item: Any, spans: list[Span]) -> int:
     """``sys.getsizeof`` less the content that is counted as a span."""
-    try:
-        size = sys.getsizeof(item)
-    except Exception:  # a user's own __sizeof__
-        return 0
-    content = sum(stop - start for start, stop in spans)
+    if isinstance(type(item).__sizeof__, types.FunctionType):
+        return object.__sizeof__(item)  # a class's own idea of its size includes what it refers to
+    size, content = sys.getsizeof(item), sum(stop - start for start, stop in spans)
     return size - content if size >= content else size
 
 
@@ -154,7 +158,9 @@ def _merged(spans: list[Span]) -> list[Span]:
 def _located(spans: list[Span], object_bytes: int) -> Held:
     elsewhere, files = 0, set()
     for start, stop, path in _named_mappings():
-        inside = sum(max(0, min(stop, b) - max(start, a)) for a, b in spans)
+        first = bisect_right(spans, start, key=itemgetter(1))
+        last = bisect_left(spans, stop, key=itemgetter(0))
+        inside = sum(min(stop, b) - max(start, a) for a, b in spans[first:last])
         elsewhere += inside
         if inside and Path(path).is_file() and not path.startswith("/dev/"):
             files.add(path)

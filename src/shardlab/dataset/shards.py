@@ -16,7 +16,7 @@ MAPPED = True
 def open(args: str, spec: DatasetSpec) -> ArrayDataset:
     """All shards, read into this process's memory."""
     del spec
-    return ShardedArrays(args).in_memory()
+    return ArrayDataset(ShardedArrays(args).in_memory())
 
 
 def open_mapped(args: str, spec: DatasetSpec) -> ShardedArrays:

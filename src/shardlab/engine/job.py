@@ -17,11 +17,12 @@ LIFELINE = "lifeline"  # a named pipe whose writer is the launcher: it ends when
 class Control:
     """A run that measures what everything but the dataset costs: stand-ins of one sample instead of the dataset.
 
-    ``samples`` stand-ins; the ranks are held after ``steps - 1`` steps, with as many batches still to come as
-    the measured run had. ``on_disk``: the job's dataset is a folder that holds the stand-ins already.
+    ``samples`` stand-ins, repeated up to ``length`` samples; the ranks are held after ``steps - 1`` steps.
+    ``on_disk``: the job's dataset is a folder that holds the stand-ins already.
     """
 
     samples: int
+    length: int
     steps: int
     on_disk: bool = False
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,12 +21,13 @@ from shardlab.engine.job import LIFELINE, Job
 from shardlab.engine.loop import LoopTools, run_epoch
 from shardlab.engine.progress import ProgressFile
 from shardlab.engine.report import EpochReport, rank_row
+from shardlab.engine.source import open_store, samples_of
 from shardlab.errors import RunFailed, UsageError
 from shardlab.index import ledger as ledgers
 from shardlab.measure.hold import Holder
 from shardlab.plan import Plan
 from shardlab.process import die_with_parent
-from shardlab.store import NodeShare, ReadCounter, Store
+from shardlab.store import Store
 from shardlab.world import World
 
 HOLD_TIMEOUT_S = 60.0
@@ -49,9 +51,11 @@ def run(job: Job, world: World, inherited: Any = None) -> None:
     """All epochs of one rank, in a process group of all ranks."""
     with process_group(job, world):
         device = _device(job, world)
+        path = open_path(job)
+        if inherited is None:
+            freeze_what_is_not_data(job)
         store = open_store(job, world, inherited)
-        plan = Plan.of(job.config, job.control.samples if job.control else job.facts.samples)
-        loader = open_path(job)(store, plan, world)
+        loader = path(store, Plan.of(job.config, samples_of(job)), world)
         try:
             _run_epochs(job, world, store, loader, device)
         finally:
@@ -79,28 +83,15 @@ def process_group(job: Job, world: World) -> Iterator[None]:
             dist.destroy_process_group()
 
 
-def open_store(job: Job, world: World, inherited: Any) -> Store:
-    """The dataset as ``--store`` holds it, reads counted."""
-    spec, config = job.spec, job.config
-    mapped = None
-    if (job.control is None or job.control.on_disk) and dataset.supports_mapping(spec):
-        mapped = lambda: dataset.open_dataset(spec, mapped=True)  # noqa: E731
-    samples = job.control.samples if job.control else job.facts.samples
-    share = NodeShare(
-        world=world, run_dir=job.folder, source=lambda: source(job), mapped=mapped, inherited=inherited,
-        samples=samples, sample=job.facts.sample, files=job.facts.files, timeout_s=job.timeout_s,
-    )
-    raw = plugins.find("store")[config.store].load().open(share)
-    counter = ReadCounter(job.folder / f"reads-{world.rank}")
-    return Store(raw, counter, iterable=job.facts.iterable)
+def freeze_what_is_not_data(job: Job) -> None:
+    """Import all that the run needs, and take it out of the garbage collector's sight before the data come.
 
-
-def source(job: Job) -> Any:
-    """The dataset, built in this process; in a control run stand-ins of its samples."""
-    if job.control is None or job.control.on_disk:
-        return dataset.open_dataset(job.spec)
-    dataset.import_for(job.spec)  # a control has to carry what the user's module imports
-    return dataset.stand_in(job.facts, job.control.samples)
+    A full collection writes to every object it visits. In a forked worker that makes some 80 MiB of the
+    interpreter's own objects private, sooner or later: it would look like copies of the dataset.
+    """
+    dataset.import_for(job.spec)
+    gc.collect()
+    gc.freeze()
 
 
 def open_path(job: Job) -> Callable[..., Any]:

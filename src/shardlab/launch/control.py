@@ -85,17 +85,20 @@ def measure(
 
 
 def control_of(job: Job, nproc: int, steps_left: int) -> Control:
-    """How many stand-ins the control needs, and how many steps it takes.
+    """How many stand-ins the control needs, how long it believes its dataset to be, when it is held.
 
-    It is held with as many batches to come as the measured run had, up to what workers fetch ahead, so that
-    what is in flight is in flight in both.
+    Without workers it is as long as the dataset, so that an index list of a sampler is in both runs. With
+    workers such a list is used up when the measured run is held, and what counts is what is in flight: the
+    control is held with as many batches to come as the measured run had, up to what workers fetch ahead.
     """
+    round_samples = nproc * job.config.batch_size
     ahead = job.config.workers * job.config.prefetch_factor + 1
-    steps = STEPS_BEFORE_HOLD + 1
-    samples = (STEPS_BEFORE_HOLD + min(max(steps_left, 1), ahead)) * nproc * job.config.batch_size
-    if job.facts.samples is not None:  # never more than a part of a small dataset
-        samples = min(samples, max(nproc, job.facts.samples // 2))
-    return Control(samples=samples, steps=steps)
+    rounds = STEPS_BEFORE_HOLD + (min(steps_left, ahead) if job.config.workers else 1)
+    length = rounds * round_samples
+    if not job.config.workers and job.facts.samples is not None:
+        length = job.facts.samples
+    samples = min(length, round_samples, max(nproc, (job.facts.samples or length) // 2))
+    return Control(samples=samples, length=length, steps=STEPS_BEFORE_HOLD + 1)
 
 
 def stand_in_bytes(facts: DatasetFacts, samples: int) -> int | None:

@@ -17,9 +17,10 @@ import numpy as np
 from shardlab import csvlog, dataset, plugins
 from shardlab.config import OutputConfig, RunConfig
 from shardlab.dataset import DatasetFacts, DatasetSpec
-from shardlab.engine import rank
 from shardlab.engine.job import Job
+from shardlab.engine.rank import freeze_what_is_not_data
 from shardlab.engine.report import EpochReport, load_reports
+from shardlab.engine.source import source
 from shardlab.errors import ShardlabError, UsageError
 from shardlab.index import ledger
 from shardlab.launch import control as controls
@@ -31,8 +32,8 @@ from shardlab.measure import kernel
 from shardlab.measure.monitor import MonitorConfig, MonitorEnd, read_hold, start, stop
 from shardlab.measure.reading import HoldReading
 from shardlab.plan import path_plugin
-from shardlab.store import warm_ratio
 from shardlab.shards import writer
+from shardlab.store import warm_ratio
 from shardlab.world import host_name
 
 HOLD_TIMEOUT_S = 60.0
@@ -134,10 +135,12 @@ def _run_ranks(job: Job, view: Viewer, watched: Watched) -> None:
     """The ranks from start to end under the monitor's eyes."""
     inherited: list[Any] = []
     if plugins.find("store")[job.config.store].fact("BUILDS_IN_LAUNCHER"):
-        inherited.append(rank.source(job))
+        freeze_what_is_not_data(job)  # the ranks inherit this too
+        inherited.append(source(job))
     with monitored(job, range(job.config.nproc), os.getpid(), watched):
         launch(job, view.watch, *inherited)
     inherited.clear()
+    gc.unfreeze()
     gc.collect()
 
 

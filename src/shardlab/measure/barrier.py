@@ -136,9 +136,10 @@ class Barrier:
 
     def _tell(self, rank: int, message: dict[str, Any]) -> None:
         connection = self._peers.get(rank)
+        if connection is None:
+            return
         try:
-            if connection is not None:
-                connection.sendall(json.dumps(message).encode() + b"\n")
+            connection.sendall(json.dumps(message).encode() + b"\n")
         except OSError:
             self._drop(connection)
 

@@ -80,6 +80,8 @@ class Holder:
     @classmethod
     def connect(cls, run_dir: Path, rank: int, timeout_s: float = 120.0) -> Holder:
         """Greet the monitor of ``run_dir``. ``timeout_s`` is the longest that one hold may take."""
+        from shardlab import records  # noqa: F401  loaded before the first reading, not between two of them
+
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             connection.settimeout(timeout_s)

@@ -58,6 +58,7 @@ class Monitor:
         self.config = config
         self.barrier = barrier
         self.timeline = Timeline(config.run_id, config.node, config.results)
+        self.hold_cpu_s = 0.0
         self._told_to_stop = False
         self._parent = tree.start_ticks_of(config.parent_pid)
         self._next_refresh = 0.0
@@ -70,7 +71,9 @@ class Monitor:
                 self._pause(max(self._next_tick - time.monotonic(), 0.0))
                 epoch = self.barrier.due()
                 if epoch is not None:
+                    before = time.process_time()
                     self._hold(epoch)
+                    self.hold_cpu_s += time.process_time() - before
                 if time.monotonic() >= self._next_refresh:
                     self._refresh()
                 self.timeline.tick()
@@ -122,12 +125,13 @@ class Monitor:
         after, agreed = settle.settled(procs, self._pause, SETTLE_LIMIT_S)
         if not agreed:
             reasons["settled"] = f"memory still changed after {SETTLE_LIMIT_S:g} s"
-        absent = self.barrier.absent(epoch)
+        if ended := sorted(self.barrier.ended(epoch)):
+            reasons["ended"] = f"rank {', '.join(map(str, ended))} ended the epoch before memory was read"
         store_file = Path(self.config.store_file or self.run_dir / "store.json")
         reading = summarise(
             before, after, read_data(store_file, self.config.dataset_files, procs),
-            epoch=epoch, t_s=self.timeline.t_s, hold_s=time.monotonic() - began, absent_ranks=absent,
-            reasons=reasons,
+            epoch=epoch, t_s=self.timeline.t_s, hold_s=time.monotonic() - began,
+            absent_ranks=self.barrier.absent(epoch), reasons=reasons,
         )
         write(self.run_dir / hold_name(epoch), reading)
         self.timeline.record(after)
@@ -152,9 +156,9 @@ def main(argv: list[str]) -> int:
     run_dir = Path(argv[0])
     config = msgspec.json.decode((run_dir / CONFIG_NAME).read_bytes(), type=MonitorConfig)
     monitor = Monitor(run_dir, config, Barrier(run_dir, config.local_ranks, config.hold_timeout_s))
-    (run_dir / READY_NAME).touch()
     signal.signal(signal.SIGTERM, lambda *_: monitor.tell_to_stop())
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    (run_dir / READY_NAME).touch()
     startup_cpu_s = time.process_time()
     monitor.run()
     timeline = monitor.timeline
@@ -163,6 +167,7 @@ def main(argv: list[str]) -> int:
         rss_peak_bytes=timeline.rss_peak_bytes,
         monitor_cpu_s=time.process_time() - startup_cpu_s,
         startup_cpu_s=startup_cpu_s,
+        hold_cpu_s=monitor.hold_cpu_s,
         samples=timeline.samples,
         reason=timeline.reason,
     )

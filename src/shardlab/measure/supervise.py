@@ -9,7 +9,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -22,6 +22,7 @@ END_NAME = "monitor-end.json"
 LOG_NAME = "monitor.log"
 READY_LIMIT_S = 10.0
 STOP_LIMIT_S = 10.0
+_R = TypeVar("_R")
 
 
 @dataclass(frozen=True)
@@ -52,13 +53,15 @@ class MonitorEnd:
     """What ``monitor-end.json`` says. Peaks are of sums over the tree.
 
     PSS is read at once at holds and put together from single readings between them; RSS, in every sample,
-    counts a shared page once for each process. CPU time is the monitor's own, that of its start apart.
+    counts a shared page once for each process. CPU time is the monitor's own, that of its start
+    apart; ``hold_cpu_s`` is the part of it that was spent while the ranks were held and nothing was timed.
     """
 
     pss_peak_bytes: int | None
     rss_peak_bytes: int | None
     monitor_cpu_s: float
     startup_cpu_s: float
+    hold_cpu_s: float
     samples: int
     reason: str = ""
 
@@ -114,7 +117,7 @@ def write(path: Path, record: Any) -> None:
     partial.replace(path)
 
 
-def _read(path: Path, kind: type[Any]) -> Any:
+def _read(path: Path, kind: type[_R]) -> _R | None:
     with suppress(FileNotFoundError, msgspec.DecodeError):
         return msgspec.json.decode(path.read_bytes(), type=kind)
     return None

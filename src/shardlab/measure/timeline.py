@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import replace
 from pathlib import Path
 
 from shardlab import csvlog
@@ -32,7 +31,8 @@ class Timeline:
         self.pss_peak_bytes: int | None = None
         self.rss_peak_bytes: int | None = None
         self.reason = ""
-        self._blank = MemoryRecord(run_id, 0.0, node, 0, "", None, None, None, None, None, None, None, None)
+        self._run_id = run_id
+        self._node = node
         self._results = results
         self._root = root
         self._started = time.monotonic()
@@ -102,8 +102,8 @@ class Timeline:
         if memory.rss_bytes is not None:
             self._written[proc] = t_s, memory.rss_bytes
         if self._results is not None:
-            place = {"pid": proc.pid, "role": proc.role, "rank": proc.rank, "worker": proc.worker}
-            self._rows.append(replace(self._blank, t_s=round(t_s, 3), **place, **vars(memory)))
+            place = (proc.pid, proc.role, proc.rank, proc.worker)
+            self._rows.append(MemoryRecord(self._run_id, round(t_s, 3), self._node, *place, **vars(memory)))
 
     def _rss(self, proc: Proc) -> int | None:
         try:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from shardlab.measure import procfs
+from shardlab.measure import elsewhere, procfs
 from shardlab.measure.procfs import PROC, Stat
 
 _SERVANTS = {
@@ -49,7 +49,7 @@ def descendants(pids: Iterable[int], root: Path = PROC, skip: Iterable[int] = ()
         pid = waiting.pop(0)
         if pid in found or pid in left_out:
             continue
-        stat = procfs.read_stat(pid, root) if root.is_dir() else _psutil_stat(pid)
+        stat = _stat(pid, root)
         if stat is not None:
             found[pid] = stat
             waiting += children(pid, root)
@@ -124,8 +124,15 @@ def is_alive(pid: int, start_ticks: int | None = None, root: Path = PROC) -> boo
 
 def start_ticks_of(pid: int, root: Path = PROC) -> int | None:
     """When the process started; ``None`` where it does not run, or has ended and waits to be reaped."""
-    stat = procfs.read_stat(pid, root) if root.is_dir() else _psutil_stat(pid)
+    stat = _stat(pid, root)
     return None if stat is None or stat.state in _GONE else stat.start_ticks
+
+
+def _stat(pid: int, root: Path) -> Stat | None:
+    if root.is_dir():
+        return procfs.read_stat(pid, root)
+    facts = elsewhere.stat(pid)
+    return None if facts is None else Stat(*facts)
 
 
 def _forked(pid: int, stat: Stat, parent: Stat, cmdline: Callable[[int], str]) -> bool:
@@ -168,30 +175,6 @@ def _children_by_scan(root: Path) -> Callable[[int, Path], list[int]]:
 
 def _parents(root: Path) -> dict[int, int]:
     if not root.is_dir():
-        return _psutil_parents()
+        return elsewhere.parents()
     stats = {int(name): procfs.read_stat(int(name), root) for name in os.listdir(root) if name.isdigit()}
     return {pid: stat.ppid for pid, stat in stats.items() if stat is not None}
-
-
-def _psutil_parents() -> dict[int, int]:
-    import psutil
-
-    return {process.pid: process.info["ppid"] for process in psutil.process_iter(["ppid"])}
-
-
-def _psutil_stat(pid: int) -> Stat | None:
-    """The same facts where there is no /proc; times in ticks of the system's own clock."""
-    import psutil
-
-    ticks_per_s = os.sysconf("SC_CLK_TCK")
-    try:
-        process = psutil.Process(pid)
-        with process.oneshot():
-            times = process.cpu_times()
-            state = {"running": "R", "zombie": "Z", "dead": "X"}.get(process.status(), "S")
-            started = round(process.create_time() * ticks_per_s)
-            reaped = getattr(times, "children_user", 0.0) + getattr(times, "children_system", 0.0)
-            own = times.user + times.system
-            return Stat(process.ppid(), state, started, round(own * ticks_per_s), round(reaped * ticks_per_s))
-    except psutil.Error:
-        return None

@@ -51,7 +51,7 @@ def _header(raw: np.memmap[tuple[int], np.dtype[np.uint8]], path: Path) -> tuple
             for name, part in parts.items()
             if name != "__metadata__"
         }
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RunFailed(f"shard {path} has a broken header: {error}") from None
     return 8 + length, tensors
 

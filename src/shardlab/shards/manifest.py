@@ -93,7 +93,7 @@ def load(folder: str | Path) -> Manifest:
         manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
     except FileNotFoundError:
         raise UsageError("a folder of shards must have a manifest.json", str(folder)) from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(f"{path} must be a manifest that shardlab.shard wrote", str(error)) from None
     check(manifest, path)
     for shard in manifest.shards:

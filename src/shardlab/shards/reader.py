@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset
 
-from shardlab.dataset._arrays import ArrayDataset, ArrayTree, row_of
 from shardlab.errors import RunFailed
 from shardlab.shards._file import map_fields
-from shardlab.shards.manifest import Manifest, ShardEntry, check_size, load
+from shardlab.shards.manifest import Field, ShardEntry, check_size, load
 
+Tree = torch.Tensor | tuple[torch.Tensor, ...] | dict[str, torch.Tensor]
 Identity = tuple[int, int, int, int]
 
 _verified: set[tuple[Identity, str]] = set()  # files that this process has hashed, as they were then
@@ -29,8 +29,9 @@ class ShardedArrays(Dataset[Any]):
 
     ::
 
-        shards           |--- 0 ---|--- 1 ---|--- 2 ---|-1-|
-        part(5, 12)           |---------|                      opens 0 and 1
+        samples      0       4       8      12
+        shards       |---0---|---1---|---2---|
+        part(3, 7)         |-------|            opens 0 and 1
 
     Samples are tensors over private, writable maps: nothing is read but the pages that are touched, and a
     write changes this process's copy of a page alone. Each shard's checksum is verified once per process,
@@ -48,7 +49,7 @@ class ShardedArrays(Dataset[Any]):
         self.start, self.stop, _ = slice(start, stop).indices(self.manifest.samples)
         self.stop = max(self.start, self.stop)
         self._ends = list(accumulate(shard.samples for shard in self.manifest.shards))
-        self._open: dict[int, ArrayTree] = {}
+        self._open: dict[int, list[torch.Tensor]] = {}
 
     def __len__(self) -> int:
         return self.stop - self.start
@@ -58,10 +59,8 @@ class ShardedArrays(Dataset[Any]):
             raise IndexError(index)
         place = self.start + index
         number = bisect_right(self._ends, place)
-        tree = self._open.get(number)
-        if tree is None:
-            tree = self._shard(number)
-        return row_of(tree, place - self._begin(number))
+        row = place - self._begin(number)
+        return self._assembled([column[row] for column in self._columns(number)])
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ShardedArrays, (self.folder, self.verify, self.start, self.stop)
@@ -74,23 +73,20 @@ class ShardedArrays(Dataset[Any]):
         """Paths of the shards that hold samples [start, stop) of the whole folder."""
         return tuple(str(self.folder / self.manifest.shards[k].file) for k in self._numbers(start, stop))
 
-    def pieces(self) -> Iterator[ArrayTree]:
-        """The samples as one tree of tensors per shard, in order; their lengths add up to ``len(self)``."""
-        for number in self._numbers(self.start, self.stop):
-            begin = self._begin(number)
-            rows = slice(max(self.start - begin, 0), self.stop - begin)
-            yield _each(self._shard(number), lambda leaf, rows=rows: leaf[rows])
+    def in_memory(self) -> Tree:
+        """A copy of all samples in this process's memory, as a tree of tensors of shape (len(self), *shape).
 
-    def in_memory(self) -> ArrayDataset:
-        """A copy of the samples in this process's memory; the files are unmapped again."""
-        tree = _empty_tree(self.manifest, len(self))
-        filled = 0
-        for piece in self.pieces():
-            for target, source in zip(ArrayDataset(tree).leaves, ArrayDataset(piece).leaves, strict=True):
-                target[filled : filled + len(source)].copy_(source)
-            filled += len(ArrayDataset(piece))
-            self._open.clear()
-        return ArrayDataset(tree)
+        A shard is unmapped again when it is copied.
+        """
+        fields = self.manifest.fields
+        whole = [torch.empty((len(self), *f.shape), dtype=getattr(torch, f.dtype)) for f in fields]
+        for number in self._numbers(self.start, self.stop):
+            begin, end = self._begin(number), self._ends[number]
+            first, last = max(self.start, begin), min(self.stop, end)
+            for target, column in zip(whole, self._columns(number), strict=True):
+                target[first - self.start : last - self.start] = column[first - begin : last - begin]
+            del self._open[number]
+        return self._assembled(whole)
 
     def _numbers(self, start: int, stop: int) -> Iterator[int]:
         return (k for k, end in enumerate(self._ends) if max(start, self._begin(k)) < min(stop, end))
@@ -98,20 +94,28 @@ class ShardedArrays(Dataset[Any]):
     def _begin(self, number: int) -> int:
         return self._ends[number] - self.manifest.shards[number].samples
 
-    def _shard(self, number: int) -> ArrayTree:
+    def _columns(self, number: int) -> list[torch.Tensor]:
+        """The fields of a shard, each of shape (samples of the shard, *shape)."""
         if number not in self._open:
             entry = self.manifest.shards[number]
-            self._open[number] = _tree(self.manifest, _map(self.folder / entry.file, entry, self))
+            self._open[number] = _map(self.folder / entry.file, entry, self.manifest.fields, self.verify)
         return self._open[number]
 
+    def _assembled(self, values: list[torch.Tensor]) -> Tree:
+        """One value for each field, in the structure of a sample."""
+        if self.manifest.structure == "tensor":
+            return values[0]
+        if self.manifest.structure == "tuple":
+            return tuple(values)
+        return {field.name: value for field, value in zip(self.manifest.fields, values, strict=True)}
 
-def _map(path: Path, entry: ShardEntry, dataset: ShardedArrays) -> list[torch.Tensor]:
-    """The fields of a shard, checked, each of shape (samples of the shard, *shape)."""
+
+def _map(path: Path, entry: ShardEntry, fields: tuple[Field, ...], verify: bool) -> list[torch.Tensor]:
     with _opened(path) as file:
         status = os.fstat(file.fileno())
         check_size(path, status.st_mode, status.st_size, entry.bytes)
         key = ((status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns), entry.sha256)
-        if dataset.verify and key not in _verified:
+        if verify and key not in _verified:
             # read, not mapped: pages hashed through a map would count as this process's
             if hashlib.file_digest(file, "sha256").hexdigest() != entry.sha256:
                 raise RunFailed(
@@ -119,7 +123,7 @@ def _map(path: Path, entry: ShardEntry, dataset: ShardedArrays) -> list[torch.Te
                     "Cure: copy it again, or write the folder anew"
                 )
             _verified.add(key)
-        return map_fields(file, path, dataset.manifest.fields, entry.samples)
+        return map_fields(file, path, fields, entry.samples)
 
 
 def _opened(path: Path) -> BufferedReader:
@@ -127,25 +131,3 @@ def _opened(path: Path) -> BufferedReader:
         return open(path, "rb")
     except OSError as error:
         raise RunFailed(f"shard {path} cannot be opened: {error.strerror}") from None
-
-
-def _empty_tree(manifest: Manifest, samples: int) -> ArrayTree:
-    """Tensors for ``samples`` samples, content undefined."""
-    fields = manifest.fields
-    return _tree(manifest, [torch.empty((samples, *f.shape), dtype=getattr(torch, f.dtype)) for f in fields])
-
-
-def _tree(manifest: Manifest, leaves: list[torch.Tensor]) -> ArrayTree:
-    if manifest.structure == "tensor":
-        return leaves[0]
-    if manifest.structure == "tuple":
-        return tuple(leaves)
-    return {field.name: leaf for field, leaf in zip(manifest.fields, leaves, strict=True)}
-
-
-def _each(tree: ArrayTree, change: Any) -> ArrayTree:
-    if isinstance(tree, torch.Tensor):
-        return change(tree)  # type: ignore[no-any-return]
-    if isinstance(tree, dict):
-        return {name: change(leaf) for name, leaf in tree.items()}
-    return tuple(change(leaf) for leaf in tree)

@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,7 @@ def _write_shards(
     capacity = per_shard if per_shard is not None else max(1, shard_bytes // max(1, row_bytes))
     if capacity < 1:
         raise UsageError("a shard must hold at least one sample", capacity)
-    rows = _rows(first, samples, structure, fields, progress, _length(dataset))
+    rows = _rows(chain([first], samples), structure, fields, progress, _length(dataset))
     shards: list[ShardEntry] = []
     while entry := _write_shard(folder, len(shards), rows, fields, capacity):
         shards.append(entry)
@@ -91,16 +92,13 @@ def _length(dataset: Any) -> int:
 
 
 def _rows(
-    first: Any, rest: Iterator[Any], structure: Structure, fields: tuple[manifests.Field, ...],
+    samples: Iterable[Any], structure: Structure, fields: tuple[manifests.Field, ...],
     progress: Progress | None, total: int,
 ) -> Iterator[Row]:  # fmt: skip
-    yield row_of(first, structure, fields, 0)
-    for index, sample in enumerate(rest, start=1):
-        if progress is not None:
-            progress(index, total)
+    for index, sample in enumerate(samples):
         yield row_of(sample, structure, fields, index)
-    if progress is not None:
-        progress(total, total)
+        if progress is not None:
+            progress(index + 1, total)
 
 
 def _write_shard(

@@ -5,7 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from shardlab.store._counted import Counted, CountedStream, Indexed, IndexedCollate, IndexedStream, ReadCounter
+from shardlab.store._counted import (
+    Counted,
+    CountedStream,
+    Indexed,
+    IndexedCollate,
+    IndexedStream,
+    ReadCounter,
+)
 from shardlab.store._share import NodeShare, StoreNote, warm_ratio
 
 __all__ = ["IndexedCollate", "NodeShare", "ReadCounter", "Store", "StoreNote", "warm_ratio"]

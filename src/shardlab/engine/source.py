@@ -1,0 +1,56 @@
+"""The dataset of a job as ``--store`` holds it; in a control run, stand-ins of its samples."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.utils.data import Dataset
+
+from shardlab import dataset, plugins
+from shardlab.engine.job import Job
+from shardlab.store import NodeShare, ReadCounter, Store
+from shardlab.world import World
+
+
+def open_store(job: Job, world: World, inherited: Any) -> Store:
+    """The dataset in this rank, reads counted."""
+    mapped = None
+    if (job.control is None or job.control.on_disk) and dataset.supports_mapping(job.spec):
+        mapped = lambda: dataset.open_dataset(job.spec, mapped=True)  # noqa: E731
+    share = NodeShare(
+        world=world, run_dir=job.folder, source=lambda: source(job), mapped=mapped, inherited=inherited,
+        samples=samples_of(job), sample=job.facts.sample, files=job.facts.files, timeout_s=job.timeout_s,
+    )
+    raw = plugins.find("store")[job.config.store].load().open(share)
+    counter = ReadCounter(job.folder / f"reads-{world.rank}")
+    return Store(raw, counter, iterable=job.facts.iterable)
+
+
+def source(job: Job) -> Any:
+    """The dataset, built in this process."""
+    if job.control is None or job.control.on_disk:
+        return dataset.open_dataset(job.spec)
+    dataset.import_for(job.spec)  # a control has to carry what the user's module imports
+    stand_ins = dataset.stand_in(job.facts, job.control.samples)
+    return stand_ins if job.facts.iterable else Repeated(stand_ins, job.control.length)
+
+
+def samples_of(job: Job) -> int | None:
+    """How many samples the ranks believe there are."""
+    if job.control is None:
+        return job.facts.samples
+    return job.control.samples if job.control.on_disk else job.control.length
+
+
+class Repeated(Dataset[Any]):
+    """A few samples that pose as many."""
+
+    def __init__(self, samples: Any, length: int) -> None:
+        self.samples = samples
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> Any:
+        return self.samples[index % len(self.samples)]
