@@ -1,3 +1,3 @@
-"""How many copies of your dataset does a node hold, how fast is each data path, does every rank get what it should."""
+"""How many copies of a dataset a node holds, how fast each data path is, whether every rank gets its own."""
 
 __version__ = "0.1.0"

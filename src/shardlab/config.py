@@ -23,37 +23,57 @@ _REFERENCE = "\npackage.module:factory or file.py:factory: your own"
 class RunConfig:
     """What is measured. Every flag is a column of runs.csv."""
 
-    sampler: Annotated[str, arg(help="How samples reach a rank.\n" + plugins.describe("datapath") + _REFERENCE)] = (
-        "distributed"
-    )
+    sampler: Annotated[
+        str, arg(help="How samples reach a rank.\n" + plugins.describe("datapath") + _REFERENCE)
+    ] = "distributed"
     store: Annotated[
-        str, arg(help="Where the bytes live; auto is the sampler's own default.\n" + plugins.describe("store"))
+        str,
+        arg(help="Where the bytes live; auto is the sampler's own default.\n" + plugins.describe("store")),
     ] = "auto"
-    dataset: Annotated[str, arg(help="What is read.\n" + plugins.describe("dataset") + _REFERENCE)] = "synthetic:256MiB"
-    nproc: Annotated[int, arg(aliases=["--nproc-per-node", "--num-processes"], help="Ranks on this node.")] = 2
+    dataset: Annotated[str, arg(help="What is read.\n" + plugins.describe("dataset") + _REFERENCE)] = (
+        "synthetic:256MiB"
+    )
+    nproc: Annotated[
+        int, arg(aliases=["--nproc-per-node", "--num-processes"], help="Ranks on this node.")
+    ] = 2
     batch_size: Annotated[int, arg(help="Samples per rank and step.")] = 32
     workers: Annotated[int, arg(help="DataLoader worker processes per rank.")] = 0
     prefetch_factor: Annotated[int, arg(help="Batches each worker prepares ahead.")] = 2
     persistent_workers: Annotated[bool, arg(help="Keep workers alive between epochs.")] = False
-    pin_memory: Annotated[bool, arg(help="Copy batches into page-locked memory (needs an accelerator).")] = False
+    pin_memory: Annotated[bool, arg(help="Copy batches into page-locked memory (needs an accelerator).")] = (
+        False
+    )
     epochs: Annotated[int, arg(help="Timed epochs.")] = 1
     warmup: Annotated[int, arg(help="Epochs run first and not timed.")] = 1
     max_steps: Annotated[int | None, arg(metavar="INT", help="End each epoch after this many steps.")] = None
     repeats: Annotated[int, arg(help="Measure this many times, each in fresh processes; a row each.")] = 1
     tail: Annotated[
-        Tail, arg(help="The last, incomplete round: pad repeats samples, drop leaves them out, keep gives some ranks fewer.")
+        Tail,
+        arg(
+            help="Last, incomplete round: pad repeats samples, drop leaves them out, keep gives ranks fewer."
+        ),
     ] = "pad"
-    even_batches: Annotated[bool, arg(help="Accelerate's spelling of the tail: --no-even-batches is --tail keep.")] = True
-    shuffle: Annotated[bool, arg(help="A new order each epoch; --no-shuffle lets the order itself be checked.")] = True
+    even_batches: Annotated[
+        bool, arg(help="Accelerate's spelling of the tail: --no-even-batches is --tail keep.")
+    ] = True
+    shuffle: Annotated[
+        bool, arg(help="A new order each epoch; --no-shuffle lets the order itself be checked.")
+    ] = True
     seed: Annotated[int, arg(help="Seed of the order and of the synthetic content.")] = 0
     compute: Annotated[str, arg(help="Work after each batch: none, a pause such as 5ms, or cnn.")] = "none"
-    start_method: Annotated[StartMethod, arg(help="How ranks start; auto is spawn, or fork for --store inherited.")] = "auto"
+    start_method: Annotated[
+        StartMethod, arg(help="How ranks start; auto is spawn, or fork for --store inherited.")
+    ] = "auto"
     worker_start_method: Annotated[
         StartMethod, arg(help="How DataLoader workers start; auto is what Python does by itself.")
     ] = "auto"
     device: Annotated[str, arg(help="auto, cpu or cuda.")] = "auto"
     data_dir: Annotated[
-        str | None, arg(metavar="DIR", help="Where mnist and fashion-mnist lie or are downloaded; SHARDLAB_DATA, then ./data.")
+        str | None,
+        arg(
+            metavar="DIR",
+            help="Where mnist and fashion-mnist lie or are downloaded; SHARDLAB_DATA, then ./data.",
+        ),
     ] = None
 
     def __post_init__(self) -> None:
@@ -79,8 +99,15 @@ class OutputConfig:
 
 
 _LEAST = {
-    "nproc": 1, "batch_size": 1, "workers": 0, "prefetch_factor": 1, "epochs": 1, "warmup": 0, "max_steps": 1,
-    "repeats": 1, "seed": 0,
+    "nproc": 1,
+    "batch_size": 1,
+    "workers": 0,
+    "prefetch_factor": 1,
+    "epochs": 1,
+    "warmup": 0,
+    "max_steps": 1,
+    "repeats": 1,
+    "seed": 0,
 }
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import multiprocessing
 from dataclasses import dataclass
+from typing import cast
 
 from shardlab import plugins
-from shardlab.config import RunConfig, Tail, changed_flags, flag
+from shardlab.config import RunConfig, StartMethod, Tail, changed_flags, flag
 from shardlab.errors import UsageError
 
 USER_PATH_STORES = ("private", "inherited", "shared", "mmap")
@@ -55,20 +56,23 @@ def resolve(config: RunConfig, *, joining: bool = False, cuda: bool = False) -> 
     tail = _tail(config, path)
     if store == "inherited" and joining:
         raise UsageError(
-            "--store inherited needs ranks forked by shardlab itself", "ranks of another launcher",
+            "--store inherited needs ranks forked by shardlab itself",
+            "ranks of another launcher",
             cure="start with --nproc instead, or use --store shared",
         )
     start = config.start_method
     if start == "auto":
         start = "fork" if store == "inherited" else "spawn"
     if store == "inherited" and start != "fork":
-        raise UsageError("--store inherited needs --start-method fork", start, ["fork"], "leave --start-method out")
+        raise UsageError(
+            "--store inherited needs --start-method fork", start, ["fork"], "leave --start-method out"
+        )
     device = config.device
     if device == "auto":
         device = "cuda" if cuda else "cpu"
     workers_start = config.worker_start_method
     if workers_start == "auto":
-        workers_start = multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
+        workers_start = cast(StartMethod, multiprocessing.get_context().get_start_method())
     resolved = dataclasses.replace(
         config, store=store, tail=tail, start_method=start, worker_start_method=workers_start, device=device
     )
@@ -97,7 +101,9 @@ def _store(config: RunConfig, path: plugins.Plugin | None) -> str:
     if config.store not in fitting:
         reason = path.fact("STORE_REASONS", {}).get(config.store, "") if path else "any rank of it may read"
         raise UsageError(
-            f"--store must fit --sampler {config.sampler}" + (f" ({reason})" if reason else ""), config.store, fitting,
+            f"--store must fit --sampler {config.sampler}" + (f" ({reason})" if reason else ""),
+            config.store,
+            fitting,
             f"use --store {'shared' if 'shared' in fitting else fitting[0]}",
         )
     return config.store
@@ -120,4 +126,7 @@ def _idle_flags(config: RunConfig, path: plugins.Plugin | None, device: str) -> 
         idle |= {"prefetch_factor": why, "persistent_workers": why, "worker_start_method": why}
     if device == "cpu":
         idle["pin_memory"] = "nothing is copied to an accelerator"
-    return [f"{flag(name)} has no effect here: {idle[name]}" for name in sorted(changed_flags(config) & idle.keys())]
+    return [
+        f"{flag(name)} has no effect here: {idle[name]}"
+        for name in sorted(changed_flags(config) & idle.keys())
+    ]

@@ -72,7 +72,9 @@ def load_reference(text: str, flag: str) -> Callable[..., Any]:
     user's module is left as it is: it is the user's own, and its traceback says where.
     """
     module_name, _, name = text.rpartition(":")
-    module = _module_from_file(module_name, flag) if module_name.endswith(".py") else _module(module_name, flag)
+    module = (
+        _module_from_file(module_name, flag) if module_name.endswith(".py") else _module(module_name, flag)
+    )
     factory = getattr(module, name, None)
     if not callable(factory):
         names = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
@@ -89,7 +91,9 @@ def _module(name: str, flag: str) -> ModuleType:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise  # the module was found, and something that it imports was not
         raise UsageError(
-            f"{flag} must name a module that can be imported", name, cure="give file.py:factory, or set PYTHONPATH"
+            f"{flag} must name a module that can be imported",
+            name,
+            cure="give file.py:factory, or set PYTHONPATH",
         ) from None
 
 
@@ -102,7 +106,9 @@ def _module_from_file(path: str, flag: str) -> ModuleType:
     if loaded is not None and getattr(loaded, "__file__", None) == str(file):
         return loaded
     if loaded is not None or _is_elsewhere(file):
-        raise UsageError(f"{flag}: a file must not have the name of another module", path, cure="rename the file")
+        raise UsageError(
+            f"{flag}: a file must not have the name of another module", path, cure="rename the file"
+        )
     if str(file.parent) not in sys.path:
         sys.path.append(str(file.parent))
     return importlib.import_module(file.stem)

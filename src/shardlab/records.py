@@ -17,7 +17,7 @@ SCHEMA_VERSION = 1
 
 @dataclass(frozen=True)
 class Memory:
-    """What /proc says of a process, or of several summed. All in bytes; ``None`` where the kernel does not say.
+    """What /proc says of a process, or of several summed, in bytes; ``None`` where it does not say.
 
     PSS is the proportional set size: a page that k processes map counts 1/k in each of them.
     """
@@ -30,9 +30,12 @@ class Memory:
     pss_shmem_bytes: int | None = None
 
     def __add__(self, other: Memory) -> Memory:
-        return Memory(**{
-            name: _sum(getattr(self, name), getattr(other, name)) for name in (f.name for f in dataclasses.fields(self))
-        })
+        return Memory(
+            **{
+                name: _sum(getattr(self, name), getattr(other, name))
+                for name in (f.name for f in dataclasses.fields(self))
+            }
+        )
 
 
 def _sum(a: int | None, b: int | None) -> int | None:

@@ -18,7 +18,9 @@ from numpy.typing import NDArray
 from shardlab.errors import RunFailed
 
 NONCE_BYTES = 16
-_SEALS = 0x10 | 0x2 | 0x4  # F_SEAL_FUTURE_WRITE, F_SEAL_SHRINK, F_SEAL_GROW: whoever maps it later cannot change it
+_SEALS = (
+    0x10 | 0x2 | 0x4
+)  # F_SEAL_FUTURE_WRITE, F_SEAL_SHRINK, F_SEAL_GROW: whoever maps it later cannot change it
 _F_ADD_SEALS = 1033
 
 
@@ -44,7 +46,7 @@ class MemoryFile:
         except OSError as error:
             os.close(self.fd)
             raise RunFailed(
-                f"a shared copy needs {nbytes / 2**20:.0f} MiB of memory, and the kernel refused it: {error.strerror}"
+                f"a shared copy needs {nbytes / 2**20:.0f} MiB of memory, refused: {error.strerror}"
             ) from None
         self._map = mmap.mmap(self.fd, nbytes + NONCE_BYTES)
         self.nonce = os.urandom(NONCE_BYTES)
@@ -52,7 +54,7 @@ class MemoryFile:
         self.buffer: NDArray[np.uint8] = np.frombuffer(self._map, np.uint8, nbytes)
 
     def seal(self) -> Handle:
-        """No process may change the bytes from here on; the descriptor stays open while this process lives."""
+        """From here on no process may change the bytes; the descriptor stays open while this one lives."""
         del self.buffer
         self._map.close()
         fcntl.fcntl(self.fd, _F_ADD_SEALS, _SEALS)

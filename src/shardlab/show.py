@@ -25,8 +25,13 @@ class Bar:
         self.nproc, self.epochs = nproc, epochs
         console = Console(file=sys.stderr)
         self._progress = Progress(
-            TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[detail]}"), TimeElapsedColumn(),
-            console=console, transient=True, disable=quiet or not console.is_terminal,
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[detail]}"),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            disable=quiet or not console.is_terminal,
         )
         self._task = self._progress.add_task("starting", total=None, detail="")
         self._file: tuple[Path, ProgressFile] | None = None
@@ -35,7 +40,9 @@ class Bar:
         self._progress.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._progress.stop()
 
     def step_aside(self) -> None:
@@ -57,7 +64,9 @@ class Bar:
         epoch, steps, expected = slowest
         if epoch:
             self._progress.update(
-                self._task, total=self.epochs * expected or None, completed=(epoch - 1) * expected + steps,
+                self._task,
+                total=self.epochs * expected or None,
+                completed=(epoch - 1) * expected + steps,
                 detail=f"epoch {epoch}/{self.epochs}, step {steps}" + (f"/{expected}" if expected else ""),
             )
 
@@ -84,12 +93,15 @@ def show(outcome: Outcome, out: Console, results: str) -> None:
 def header(outcome: Outcome) -> str:
     """What ran, in two or three lines."""
     config, figures = outcome.run.config, outcome.run.measured
-    samples = f"{figures.samples:,} samples" if figures.samples is not None else "samples not counted beforehand"
+    samples = (
+        f"{figures.samples:,} samples" if figures.samples is not None else "samples not counted beforehand"
+    )
     path = path_plugin(config.sampler)
     lines = [
         f"{config.sampler} + {config.store} on {config.dataset} ({samples}, {mib(figures.dataset_bytes)} MiB)",
-        f"{figures.world_size} ranks x batch {config.batch_size}, {config.workers} workers each, tail {config.tail}; "
-        f"loader that ran: {figures.loader_class}",
+        f"{figures.world_size} ranks x batch {config.batch_size}, {config.workers} workers each, "
+        f"tail {config.tail}",
+        f"Loader that ran: {figures.loader_class}",
     ]
     if path is not None and path.fact("NOTE"):
         lines.append(f"Note: {path.fact('NOTE')}.")
@@ -99,14 +111,37 @@ def header(outcome: Outcome) -> str:
 def rank_table(outcome: Outcome) -> Table:
     """One row per rank of the last timed epoch."""
     table = Table(box=None, header_style="bold", padding=(0, 1), pad_edge=False)
-    for name in ("rank", "reads", "got", "twice", "steps", "first s", "wait s", "other s", "CPU s", "samples/s",
-                 "PSS MiB", "anon", "shmem"):
+    for name in (
+        "rank",
+        "reads",
+        "got",
+        "twice",
+        "steps",
+        "first s",
+        "wait s",
+        "other s",
+        "CPU s",
+        "samples/s",
+        "PSS MiB",
+        "anon",
+        "shmem",
+    ):
         table.add_column(name, justify="right")
     for row in last_rows(outcome):
         table.add_row(
-            str(row.rank), _count(row.reads), _count(row.delivered), _count(row.duplicates), str(row.steps),
-            _seconds(row.first_batch_s), _seconds(row.wait_s), _seconds(row.other_s), _seconds(row.cpu_s),
-            _count(row.samples_per_s), mib(row.pss_bytes), mib(row.pss_anon_bytes), mib(row.pss_shmem_bytes),
+            str(row.rank),
+            _count(row.reads),
+            _count(row.delivered),
+            _count(row.duplicates),
+            str(row.steps),
+            _seconds(row.first_batch_s),
+            _seconds(row.wait_s),
+            _seconds(row.other_s),
+            _seconds(row.cpu_s),
+            _count(row.samples_per_s),
+            mib(row.pss_bytes),
+            mib(row.pss_anon_bytes),
+            mib(row.pss_shmem_bytes),
         )
     return table
 
@@ -115,15 +150,32 @@ def node_table(outcome: Outcome) -> Table:
     """One line per node."""
     figures = outcome.run.measured
     table = Table(box=None, header_style="bold", padding=(0, 1), pad_edge=False)
-    for name in ("node", "copies", "from - to", "one copy MiB", "duplicate", "in flight", "retained", "processes",
-                 "samples/s", "CPU s/1k"):
+    for name in (
+        "node",
+        "copies",
+        "from - to",
+        "one copy MiB",
+        "duplicate",
+        "in flight",
+        "retained",
+        "processes",
+        "samples/s",
+        "CPU s/1k",
+    ):
         table.add_column(name, justify="left" if name == "node" else "right")
     for node in outcome.nodes:
         interval = "-" if node.copies is None else f"{node.copies_low:.2f} - {node.copies_high:.2f}"
         table.add_row(
-            node.node[:20], "-" if node.copies is None else f"{node.copies:.2f}", interval, mib(node.dataset_bytes),
-            mib(node.duplicate_bytes), mib(node.inflight_bytes), mib(node.retained_bytes), _count(node.processes),
-            _count(figures.samples_per_s), _seconds(figures.cpu_s_per_1k_samples),
+            node.node[:20],
+            "-" if node.copies is None else f"{node.copies:.2f}",
+            interval,
+            mib(node.dataset_bytes),
+            mib(node.duplicate_bytes),
+            mib(node.inflight_bytes),
+            mib(node.retained_bytes),
+            _count(node.processes),
+            _count(figures.samples_per_s),
+            _seconds(figures.cpu_s_per_1k_samples),
         )
     return table
 

@@ -55,7 +55,8 @@ def _memory(outcome: Outcome, node: NodeRecord) -> Iterator[str]:
         yield f"{where}: copies of the dataset not known: {reason}."
         return
     bound = "at least " if node.unreadable else ""
-    text = f"{where} holds {bound}{node.copies:.1f} copies of the dataset ({node.copies_low:.2f} to {node.copies_high:.2f})"
+    interval = f"{node.copies_low:.2f} to {node.copies_high:.2f}"
+    text = f"{where} holds {bound}{node.copies:.1f} copies of the dataset ({interval})"
     if node.copies > MANY_COPIES:
         yield f"{text}, {mib(node.duplicate_bytes)} MiB of it duplicate."
         yield from _cures(outcome, node)
@@ -64,26 +65,30 @@ def _memory(outcome: Outcome, node: NodeRecord) -> Iterator[str]:
     size = node.dataset_bytes or 0
     if node.inflight_bytes and node.inflight_bytes > NOTABLE * size:
         yield (
-            f"Up to {mib(node.inflight_bytes)} MiB of batches are in flight from workers; those are no copies, "
-            "and fewer --workers or a smaller --prefetch-factor holds less."
+            f"Up to {mib(node.inflight_bytes)} MiB of batches are in flight from workers; those are no "
+            "copies. Fewer --workers or a smaller --prefetch-factor holds less."
         )
     if node.retained_bytes and node.retained_bytes > NOTABLE * size:
-        yield f"The allocator still held {mib(node.retained_bytes)} MiB that nothing used; those are no copies."
+        yield f"The allocator held {mib(node.retained_bytes)} MiB that nothing used; those are no copies."
 
 
 def _cures(outcome: Outcome, node: NodeRecord) -> Iterator[str]:
     config = outcome.run.config
     path = path_plugin(config.sampler)
-    fitting = [store for store in (path.fact("STORES") if path else ("shared", "mmap")) if store != config.store]
+    fitting = [
+        store for store in (path.fact("STORES") if path else ("shared", "mmap")) if store != config.store
+    ]
     idle = [row.rank for row in last_rows(outcome) if row.reads == 0]
     cures = [f"--store {store}" for store in ("reader", "shared") if store in fitting]
     cure = " or ".join(cures) if cures else "a dataset that ranks can share"
     if idle and config.store == "private":
-        ranks = f"Rank {idle[0]} never reads its" if len(idle) == 1 else f"Ranks {spans(idle)} never read theirs"
+        ranks = (
+            f"Rank {idle[0]} never reads its" if len(idle) == 1 else f"Ranks {spans(idle)} never read theirs"
+        )
         yield f"{ranks}: keep one copy with {cure}."
     elif config.workers and node.copies is not None and node.copies > node.local_world_size * MANY_COPIES:
-        how = "by reference counts after fork" if config.worker_start_method == "fork" else "as each is sent its own"
-        yield f"More copies than ranks: the {config.workers} workers of each rank hold theirs, {how}. Keep one with {cure}."
+        how = "by reference counts after fork" if config.worker_start_method == "fork" else "sent to each"
+        yield f"More copies than ranks: the workers of each rank hold theirs, {how}. Keep one with {cure}."
     else:
         yield f"Keep one copy with {cure}."
 
@@ -99,14 +104,15 @@ def _delivery(outcome: Outcome) -> Iterator[str]:
     if figures.missing is None:
         yield f"{figures.distinct:,} different samples arrived; how many there are is not known."
     elif config.max_steps is not None:
-        yield f"{figures.distinct:,} different samples arrived before --max-steps ended the epoch, {_repeats(figures.duplicates)}."
+        repeats = _repeats(figures.duplicates)
+        yield f"{figures.distinct:,} different samples arrived before --max-steps ended the epoch, {repeats}."
     elif figures.missing:
         yield f"{figures.distinct:,} samples arrived once; {figures.missing:,} were left out by --tail drop."
     else:
         tail = f" to fill the last round (--tail {config.tail})" if figures.duplicates else ""
         yield f"All {figures.distinct:,} samples arrived, {_repeats(figures.duplicates)}{tail}."
     if read > delivered and config.workers:
-        yield f"{read - delivered:,} samples were read that no rank was given: workers fetched them ahead for nothing."
+        yield f"{read - delivered:,} samples were read that no rank was given: workers fetched them ahead."
 
 
 def _repeats(duplicates: int | None) -> str:

@@ -11,8 +11,16 @@ from shardlab.errors import UsageError
 
 JOIN_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
 RENDEZVOUS_VARIABLES = (
-    *JOIN_VARIABLES, "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE",
-    "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT", "NODE_RANK",
+    *JOIN_VARIABLES,
+    "LOCAL_WORLD_SIZE",
+    "GROUP_RANK",
+    "GROUP_WORLD_SIZE",
+    "ROLE_RANK",
+    "ROLE_WORLD_SIZE",
+    "ROLE_NAME",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "NODE_RANK",
 )
 RENDEZVOUS_PREFIXES = ("TORCHELASTIC_", "TORCH_NCCL_ASYNC", "PMI_", "PMIX_", "OMPI_")
 
@@ -39,7 +47,9 @@ class World:
         if not 0 <= self.rank < self.world_size:
             raise UsageError(f"RANK must lie in [0, WORLD_SIZE={self.world_size})", self.rank)
         if not 0 <= self.local_rank < self.local_world_size:
-            raise UsageError(f"LOCAL_RANK must lie in [0, LOCAL_WORLD_SIZE={self.local_world_size})", self.local_rank)
+            raise UsageError(
+                f"LOCAL_RANK must lie in [0, LOCAL_WORLD_SIZE={self.local_world_size})", self.local_rank
+            )
 
     @property
     def is_node_leader(self) -> bool:
@@ -97,4 +107,6 @@ def _number(env: Mapping[str, str], name: str, default: int | None = None) -> in
     try:
         return int(text or "")
     except ValueError:
-        raise UsageError(f"{name} must be a whole number", text, cure="start with torchrun, which sets it") from None
+        raise UsageError(
+            f"{name} must be a whole number", text, cure="start with torchrun, which sets it"
+        ) from None

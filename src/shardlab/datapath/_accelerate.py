@@ -22,12 +22,14 @@ def prepare(store: Store, plan: Plan, world: World, batch_size: int, **configura
         options |= {"shuffle": plan.shuffle, "generator": generator(plan)}
     loader = DataLoader(store.indexed, batch_size, drop_last=plan.tail == "drop", **options)
     accelerator = Accelerator(
-        cpu=plan.device == "cpu", dataloader_config=DataLoaderConfiguration(**configuration), device_placement=True
+        cpu=plan.device == "cpu",
+        dataloader_config=DataLoaderConfiguration(**configuration),
+        device_placement=True,
     )
     if (accelerator.process_index, accelerator.num_processes) != (world.rank, world.world_size):
         raise RunFailed(
-            f"Accelerate believes to be rank {accelerator.process_index} of {accelerator.num_processes}, the launcher "
-            f"says {world.rank} of {world.world_size}: every rank would read the whole dataset"
+            f"Accelerate believes to be rank {accelerator.process_index} of {accelerator.num_processes}, the "
+            f"launcher says {world.rank} of {world.world_size}: every rank would read the whole dataset"
         )
     prepared = accelerator.prepare(loader)
     return TorchLoader(prepared, _epoch_setter(prepared, plan, loader.generator))

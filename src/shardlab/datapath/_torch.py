@@ -32,8 +32,8 @@ def dataloader_options(store: Store, plan: Plan) -> dict[str, Any]:
     return options
 
 
-def start_worker(worker: int) -> None:
-    """What a worker process does first: end with its rank, leave Ctrl-C to it, give memory back when told to."""
+def start_worker(_worker: int) -> None:
+    """What a worker process does first: end with its rank, leave Ctrl-C to it, give memory back when told."""
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     trim_on_signal()

@@ -28,7 +28,7 @@ IGNORES = {"even_batches": "the dispatching loader pads by itself and never look
 
 
 def open(store: Store, plan: Plan, world: World) -> TorchLoader:
-    """``pad`` repeats up to W - 1 samples and shortens the last batch; the index of a sample travels with it."""
+    """``pad`` repeats up to W - 1 samples and shortens the last batch; indices travel with their samples."""
     if world.rank == READER and not store.iterable and plan.samples:
         refuse_what_cannot_be_sent(describe_sample(store.raw[0]))
     return prepare(store, plan, world, plan.batch_size, dispatch_batches=True)
@@ -49,6 +49,7 @@ def refuse_what_cannot_be_sent(sample: Any, field: str = "sample") -> None:
         refuse_what_cannot_be_sent(item, f"{field}[{key!r}]")
     if kind in ("str", "bytes", "none", "object"):
         raise UsageError(
-            "rank 0: --sampler accelerate can broadcast tensors only", f"{field} of type {sample.get('type', kind)}",
+            "rank 0: --sampler accelerate can broadcast tensors only",
+            f"{field} of type {sample.get('type', kind)}",
             cure="use --sampler accelerate-shard, or turn the field into numbers",
         )

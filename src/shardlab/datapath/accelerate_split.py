@@ -21,6 +21,11 @@ LAYOUT = "batches"
 def open(store: Store, plan: Plan, world: World) -> TorchLoader:
     """``keep`` gives some ranks fewer steps, and ``len`` of them then says too much."""
     return prepare(
-        store, plan, world, plan.batch_size * world.world_size,
-        dispatch_batches=False, split_batches=True, even_batches=plan.tail != "keep",
+        store,
+        plan,
+        world,
+        plan.batch_size * world.world_size,
+        dispatch_batches=False,
+        split_batches=True,
+        even_batches=plan.tail != "keep",
     )

@@ -9,6 +9,8 @@ Unshuffled, 8 samples, 2 ranks, batch 2::
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch.utils.data import DataLoader, DistributedSampler
 
 from shardlab.datapath._torch import TorchLoader, dataloader_options
@@ -25,14 +27,21 @@ IGNORES = {"even_batches": "DistributedSampler always pads or drops"}
 
 
 def open(store: Store, plan: Plan, world: World) -> TorchLoader:
-    """``pad`` repeats up to W - 1 samples, so the last batch may be short; ``drop`` delivers full rounds alone."""
+    """``pad`` repeats up to W - 1 samples, so a last batch may be short; ``drop`` delivers full rounds."""
     if store.iterable:
         raise UsageError(
-            "--sampler distributed needs a dataset with indices", "an iterable dataset", ["accelerate", "accelerate-shard"]
+            "--sampler distributed needs a dataset with indices",
+            "an iterable dataset",
+            ["accelerate", "accelerate-shard"],
         )
     drop = plan.tail == "drop"
-    sampler = DistributedSampler(
-        store.indexed, num_replicas=world.world_size, rank=world.rank, shuffle=plan.shuffle, seed=plan.seed, drop_last=drop
+    sampler: DistributedSampler[Any] = DistributedSampler(
+        store.indexed,
+        num_replicas=world.world_size,
+        rank=world.rank,
+        shuffle=plan.shuffle,
+        seed=plan.seed,
+        drop_last=drop,
     )
     loader = DataLoader(
         store.indexed, plan.batch_size, sampler=sampler, drop_last=drop, **dataloader_options(store, plan)

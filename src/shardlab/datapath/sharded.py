@@ -22,7 +22,9 @@ from shardlab.store import Store
 from shardlab.world import World
 
 STORES = ("mmap",)
-STORE_REASONS = dict.fromkeys(("private", "inherited", "reader", "shared"), "its shards are mapped where they lie")
+STORE_REASONS = dict.fromkeys(
+    ("private", "inherited", "reader", "shared"), "its shards are mapped where they lie"
+)
 TAILS = ("pad", "drop", "keep")
 LAYOUT = "blocks"
 DATASET_KINDS = ("shards",)
@@ -33,7 +35,11 @@ def open(store: Store, plan: Plan, world: World) -> TorchLoader:
     assert plan.samples is not None
     sampler = PartSampler(plan.samples, plan, rank=world.rank, world_size=world.world_size)
     loader = DataLoader(
-        store.indexed, plan.batch_size, sampler=sampler, drop_last=plan.tail == "drop", **dataloader_options(store, plan)
+        store.indexed,
+        plan.batch_size,
+        sampler=sampler,
+        drop_last=plan.tail == "drop",
+        **dataloader_options(store, plan),
     )
     return TorchLoader(loader, sampler.set_epoch)
 
@@ -52,7 +58,8 @@ class PartSampler(Sampler[int]):
         key = None
         if self.plan.shuffle:
             # A hash of the pair, not the sum: seeds s and s + 1 must not share epochs.
-            key = (int(mix2(np.uint64(self.plan.seed), np.uint64(self.epoch))), self.rank)
+            seed, epoch = np.asarray([self.plan.seed]), np.asarray([self.epoch])
+            key = (int(mix2(seed.astype(np.uint64), epoch.astype(np.uint64))[0]), self.rank)
         indices = part(self.samples, self.plan.tail, rank=self.rank, world_size=self.world_size, key=key)
         yield from indices.tolist()
 

@@ -81,8 +81,14 @@ class _Cnn:
     def __init__(self, device: torch.device) -> None:
         torch.manual_seed(0)
         self.model = nn.Sequential(
-            nn.Conv2d(1, 16, 3, stride=2), nn.ReLU(), nn.Conv2d(16, 32, 3, stride=2), nn.ReLU(),
-            nn.Flatten(), nn.Linear(32 * 6 * 6, 64), nn.ReLU(), nn.Linear(64, 10),
+            nn.Conv2d(1, 16, 3, stride=2),
+            nn.ReLU(),
+            nn.Conv2d(16, 32, 3, stride=2),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(32 * 6 * 6, 64),
+            nn.ReLU(),
+            nn.Linear(64, 10),
         ).to(device)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
 

@@ -15,7 +15,7 @@ LIFELINE = "lifeline"  # a named pipe whose writer is the launcher: it ends when
 
 @dataclass(frozen=True)
 class Control:
-    """A run that measures what everything but the dataset costs: stand-ins of one sample instead of the dataset.
+    """A run that measures what everything but the dataset costs: stand-ins of one sample in its place.
 
     ``samples`` stand-ins, repeated up to ``length`` samples; the ranks are held after ``steps - 1`` steps.
     ``on_disk``: the job's dataset is a folder that holds the stand-ins already.
@@ -29,7 +29,7 @@ class Control:
 
 @dataclass(frozen=True)
 class Job:
-    """A resolved run. ``run_dir`` is private to it and goes with it; ``results`` is None where no rows are kept."""
+    """A resolved run. ``run_dir`` is its own and goes with it; ``results`` is None where no rows are kept."""
 
     run_id: str
     run_dir: str

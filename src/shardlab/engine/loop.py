@@ -24,7 +24,10 @@ Words = Callable[[Any], NDArray[np.uint64]]
 
 @dataclass(frozen=True)
 class Epoch:
-    """What one rank saw in one epoch. ``batch_bytes`` is of all its batches; ``hold`` is None where nobody read its memory."""
+    """What one rank saw in one epoch; ``batch_bytes`` is of all its batches.
+
+    ``hold`` is None where nobody read its memory.
+    """
 
     timer: StepTimer
     steps: int
@@ -47,7 +50,12 @@ class LoopTools:
 
 
 def run_epoch(
-    loader: Any, epoch: int, ledger: Ledger, tools: LoopTools, holder: Holder | None, expected_steps: int | None
+    loader: Any,
+    epoch: int,
+    ledger: Ledger,
+    tools: LoopTools,
+    holder: Holder | None,
+    expected_steps: int | None,
 ) -> Epoch:
     """Run one epoch. With a ``holder`` the rank stops before its last step until its memory was read.
 

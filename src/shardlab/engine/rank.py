@@ -73,8 +73,8 @@ def process_group(job: Job, world: World) -> Iterator[None]:
         dist.init_process_group(backend, timeout=timedelta(seconds=job.timeout_s))
     if (dist.get_rank(), dist.get_world_size()) != (world.rank, world.world_size):
         raise RunFailed(
-            f"the process group says rank {dist.get_rank()} of {dist.get_world_size()}, the launcher's variables "
-            f"{world.rank} of {world.world_size}: this rank would read the wrong samples"
+            f"the process group says rank {dist.get_rank()} of {dist.get_world_size()}, the launcher's "
+            f"variables {world.rank} of {world.world_size}: this rank would read the wrong samples"
         )
     try:
         yield
@@ -115,8 +115,11 @@ def _run_epochs(job: Job, world: World, store: Store, loader: Any, device: torch
             job.folder / f"ledger-{number}-{world.rank}", _capacity(job, world), words=words is not None
         )
         tools = LoopTools(
-            device=device, compute=computation(config.compute, device), max_steps=config.max_steps,
-            words=words, progress=progress.writer(world.local_rank, number),
+            device=device,
+            compute=computation(config.compute, device),
+            max_steps=config.max_steps,
+            words=words,
+            progress=progress.writer(world.local_rank, number),
         )
         before = store.counter.total()
         dist.barrier()
@@ -128,15 +131,22 @@ def _run_epochs(job: Job, world: World, store: Store, loader: Any, device: torch
         dist.barrier()
 
 
-def _report(job: Job, world: World, store: Store, loader: Any, number: int, epoch: Any, reads_before: int) -> None:
+def _report(
+    job: Job, world: World, store: Store, loader: Any, number: int, epoch: Any, reads_before: int
+) -> None:
     delivered = ledgers.read(job.folder / f"ledger-{number}-{world.rank}")
     reads = store.counter.total() - reads_before
     row = rank_row(job.run_id, number, world, os.getpid(), epoch, delivered, reads, job.config.batch_size)
     cls = getattr(loader, "loader_class", type(loader))
     note = getattr(store.raw, "note", None)
     EpochReport(
-        row, epoch.timer.wall_s, epoch.batch_bytes, epoch.largest_batch_bytes, tuple(store.counter.by_worker()),
-        f"{cls.__module__}.{cls.__qualname__}", getattr(note, "bytes", None),
+        row,
+        epoch.timer.wall_s,
+        epoch.batch_bytes,
+        epoch.largest_batch_bytes,
+        tuple(store.counter.by_worker()),
+        f"{cls.__module__}.{cls.__qualname__}",
+        getattr(note, "bytes", None),
     ).save(job.folder)
     if job.results is not None:
         csvlog.append(Path(job.results), "ranks.csv", [row])
@@ -155,4 +165,3 @@ def _capacity(job: Job, world: World) -> int:
     samples = job.facts.samples or 0
     rounds = -(-samples // (world.world_size * job.config.batch_size)) + 1
     return rounds * job.config.batch_size
-

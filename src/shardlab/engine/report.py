@@ -37,12 +37,21 @@ class EpochReport:
 
 def load_reports(run_dir: Path) -> tuple[EpochReport, ...]:
     """All reports in a run's folder, by epoch and rank."""
-    found = [msgspec.json.decode(file.read_bytes(), type=EpochReport) for file in run_dir.glob("report-*.json")]
+    found = [
+        msgspec.json.decode(file.read_bytes(), type=EpochReport) for file in run_dir.glob("report-*.json")
+    ]
     return tuple(sorted(found, key=lambda report: (report.row.epoch, report.row.rank)))
 
 
 def rank_row(
-    run_id: str, number: int, world: World, pid: int, epoch: Epoch, ledger: RankLedger, reads: int, batch_size: int
+    run_id: str,
+    number: int,
+    world: World,
+    pid: int,
+    epoch: Epoch,
+    ledger: RankLedger,
+    reads: int,
+    batch_size: int,
 ) -> RankRecord:
     """The figures of one rank and epoch. ``comm_s`` is empty: this loop exchanges nothing between ranks."""
     delivered = int(ledger.indices.size)
@@ -51,16 +60,31 @@ def rank_row(
     memory = (epoch.hold.memory if epoch.hold else None) or Memory()
     timer = epoch.timer
     return RankRecord(
-        run_id=run_id, epoch=number, rank=world.rank, node=host_name(), pid=pid,
-        reads=reads, delivered=delivered, distinct=distinct, duplicates=delivered - distinct,
-        steps=epoch.steps, len_reported=epoch.len_reported,
-        wait_s=timer.wait_s, compute_s=timer.compute_s, comm_s=None, other_s=timer.other_s,
-        wait_p50_s=timer.wait_percentile_s(50), wait_p99_s=timer.wait_percentile_s(99),
+        run_id=run_id,
+        epoch=number,
+        rank=world.rank,
+        node=host_name(),
+        pid=pid,
+        reads=reads,
+        delivered=delivered,
+        distinct=distinct,
+        duplicates=delivered - distinct,
+        steps=epoch.steps,
+        len_reported=epoch.len_reported,
+        wait_s=timer.wait_s,
+        compute_s=timer.compute_s,
+        comm_s=None,
+        other_s=timer.other_s,
+        wait_p50_s=timer.wait_percentile_s(50),
+        wait_p99_s=timer.wait_percentile_s(99),
         first_batch_s=timer.first_batch_s,
         samples_per_s=delivered / timer.wall_s if timer.wall_s > 0 else None,
         cpu_s=epoch.cpu_s,
-        rss_bytes=memory.rss_bytes, pss_bytes=memory.pss_bytes, uss_bytes=memory.uss_bytes,
-        pss_anon_bytes=memory.pss_anon_bytes, pss_file_bytes=memory.pss_file_bytes,
+        rss_bytes=memory.rss_bytes,
+        pss_bytes=memory.pss_bytes,
+        uss_bytes=memory.uss_bytes,
+        pss_anon_bytes=memory.pss_anon_bytes,
+        pss_file_bytes=memory.pss_file_bytes,
         pss_shmem_bytes=memory.pss_shmem_bytes,
         order_hash=hex16(order_hash(positions, ledger.indices)),
     )

@@ -18,8 +18,15 @@ def open_store(job: Job, world: World, inherited: Any) -> Store:
     if (job.control is None or job.control.on_disk) and dataset.supports_mapping(job.spec):
         mapped = lambda: dataset.open_dataset(job.spec, mapped=True)  # noqa: E731
     share = NodeShare(
-        world=world, run_dir=job.folder, source=lambda: source(job), mapped=mapped, inherited=inherited,
-        samples=samples_of(job), sample=job.facts.sample, files=job.facts.files, timeout_s=job.timeout_s,
+        world=world,
+        run_dir=job.folder,
+        source=lambda: source(job),
+        mapped=mapped,
+        inherited=inherited,
+        samples=samples_of(job),
+        sample=job.facts.sample,
+        files=job.facts.files,
+        timeout_s=job.timeout_s,
     )
     raw = plugins.find("store")[job.config.store].load().open(share)
     counter = ReadCounter(job.folder / f"reads-{world.rank}")

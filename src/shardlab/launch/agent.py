@@ -51,9 +51,17 @@ def launch(job: Job, watch: Callable[[Path], None], inherited: Any = None) -> No
     logs = job.folder / "agent"
     logs.mkdir(exist_ok=True)
     config = LaunchConfig(
-        min_nodes=1, max_nodes=1, nproc_per_node=job.config.nproc, run_id=job.run_id, max_restarts=0,
-        rdzv_backend="c10d", rdzv_endpoint="localhost:0", start_method=job.config.start_method,
-        monitor_interval=POLL_S, shutdown_timeout=SHUTDOWN_S, logs_specs=DefaultLogsSpecs(log_dir=str(logs)),
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=job.config.nproc,
+        run_id=job.run_id,
+        max_restarts=0,
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        start_method=job.config.start_method,
+        monitor_interval=POLL_S,
+        shutdown_timeout=SHUTDOWN_S,
+        logs_specs=DefaultLogsSpecs(log_dir=str(logs)),
         signals_to_handle="SIGQUIT",
     )
     with _Rope(job, watch) as rope:
@@ -100,7 +108,9 @@ class _Rope:
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._done.set()
         self._thread.join()
         if self._fd is not None:
@@ -120,7 +130,11 @@ class _Rope:
             waited += 0.1
             self._watch(self.job.folder)
             if waited > self.job.timeout_s:
-                self.cut(RunFailed(f"the run did not end within --timeout {self.job.timeout_s:g} s: all ranks were ended"))
+                self.cut(
+                    RunFailed(
+                        f"the run did not end within --timeout {self.job.timeout_s:g} s: all ranks were ended"
+                    )
+                )
 
 
 def first_failure(job: Job, error: Any) -> str:
@@ -133,7 +147,9 @@ def first_failure(job: Job, error: Any) -> str:
     if own:
         first = own[0]
         if first.expected:
-            return first.message if first.message.startswith("rank ") else f"rank {first.rank}: {first.message}"
+            return (
+                first.message if first.message.startswith("rank ") else f"rank {first.rank}: {first.message}"
+            )
         text = describe_failure(f"rank {first.rank} failed", first)
         return text if first.where else f"{first.trace}\n{text}"
     rank, reported = error.get_first_failure()

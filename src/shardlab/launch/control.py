@@ -22,7 +22,7 @@ from shardlab.measure.reading import HoldReading
 from shardlab.world import without_rendezvous
 
 VARIABLE = "SHARDLAB_CONTROL"
-STEPS_BEFORE_HOLD = 2
+STEPS_BEFORE_HOLD = 5
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,8 @@ def measure(
     if joined:
         command[1:3] = [
             "-m", "torch.distributed.run", "--nproc-per-node", str(nproc), "--rdzv-backend", "c10d",
-            "--rdzv-endpoint", "localhost:0", "--log-dir", str(job.folder / "control-agent"), "-m", "shardlab.profile",
+            "--rdzv-endpoint", "localhost:0", "--log-dir", str(job.folder / "control-agent"),
+            "-m", "shardlab.profile",
         ]  # fmt: skip
     process = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     try:
@@ -126,4 +127,3 @@ def _end(process: subprocess.Popen[str]) -> None:
         process.wait()
     if process.stderr is not None:
         process.stderr.close()
-

@@ -1,7 +1,7 @@
-"""As a rank of a job that another launcher started: torchrun, accelerate launch, or srun exporting the three.
+"""As a rank of a job that another launcher started: torchrun, accelerate launch, or srun.
 
-Every rank takes part in the run; on each node local rank 0 also keeps the monitor and runs the control; global
-rank 0 gathers what all found out and prints it.
+Every rank takes part in the run; on each node local rank 0 also keeps the monitor and runs the control;
+global rank 0 gathers what all found out and prints it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,11 @@ from shardlab.engine.report import EpochReport, load_reports
 from shardlab.errors import ShardlabError, UsageError
 from shardlab.launch import control as controls
 from shardlab.launch import probe, rundir, session
+from shardlab.launch.copies import NodeOutcome
 from shardlab.launch.gather import broadcast_bytes, gather_bytes
-from shardlab.launch.summary import NodeOutcome, Outcome, ledger_file, outcome_of
+from shardlab.launch.rows import keep
+from shardlab.launch.summary import Outcome, ledger_file, outcome_of
+from shardlab.launch.watch import Watched, monitored
 from shardlab.measure import kernel
 from shardlab.process import die_with_parent
 from shardlab.world import World
@@ -49,15 +52,19 @@ def run(config: RunConfig, output: OutputConfig, argv: list[str]) -> Outcome | N
     world = World.from_env()
     refuse_disagreement(world)
     if config.repeats > 1:
-        raise UsageError("--repeats needs fresh processes for each run", config.repeats, [1], "start the job again")
-    dist.init_process_group("gloo" if config.device == "cpu" else "cpu:gloo,cuda:nccl", timeout=timedelta(seconds=output.timeout))
+        raise UsageError(
+            "--repeats needs fresh processes for each run", config.repeats, [1], "start the job again"
+        )
+    dist.init_process_group(
+        "gloo" if config.device == "cpu" else "cpu:gloo,cuda:nccl", timeout=timedelta(seconds=output.timeout)
+    )
     request = controls.requested()
     folder = Path(_from_leader(world, str(rundir.create()) if world.is_node_leader else ""))
     started = datetime.now(UTC).isoformat(timespec="seconds")
-    watched = session.Watched()
+    watched = Watched()
     try:
         job = _agree_on_job(config, output, world, folder, request)
-        with session.monitored(job, _local_ranks(world), None, watched) if world.is_node_leader else nullcontext():
+        with monitored(job, _local_ranks(world), None, watched) if world.is_node_leader else nullcontext():
             dist.barrier()  # the monitor of this node is up before any rank looks for it
             rank.run(job, world)
         if request is not None:
@@ -82,7 +89,8 @@ def refuse_disagreement(world: World) -> None:
         return  # the scheduler started launchers, not ranks
     if env.get("SLURM_PROCID", str(world.rank)) != str(world.rank):
         raise UsageError(
-            "RANK must be this task's SLURM_PROCID", f"RANK={world.rank}, SLURM_PROCID={env['SLURM_PROCID']}",
+            "RANK must be this task's SLURM_PROCID",
+            f"RANK={world.rank}, SLURM_PROCID={env['SLURM_PROCID']}",
             cure="export RANK=$SLURM_PROCID inside srun, for each task",
         )
 
@@ -99,7 +107,11 @@ def _from_leader(world: World, text: str) -> str:
 
 
 def _agree_on_job(
-    config: RunConfig, output: OutputConfig, world: World, folder: Path, request: controls.ControlRequest | None
+    config: RunConfig,
+    output: OutputConfig,
+    world: World,
+    folder: Path,
+    request: controls.ControlRequest | None,
 ) -> Job:
     """Rank 0 sizes the dataset and names the run; each node keeps it in a folder of its own."""
     config = replace(config, nproc=world.local_world_size)
@@ -122,7 +134,11 @@ def _agree_on_job(
 
 
 def _job_or_error(
-    config: RunConfig, output: OutputConfig, folder: Path, results: str, request: controls.ControlRequest | None
+    config: RunConfig,
+    output: OutputConfig,
+    folder: Path,
+    results: str,
+    request: controls.ControlRequest | None,
 ) -> bytes:
     try:
         if request is not None:
@@ -136,7 +152,7 @@ def _job_or_error(
 
 
 def _bring_together(
-    job: Job, output: OutputConfig, argv: list[str], world: World, watched: session.Watched, started: str
+    job: Job, output: OutputConfig, argv: list[str], world: World, watched: Watched, started: str
 ) -> Outcome | None:
     mine = load_reports(job.folder)
     node = None
@@ -150,11 +166,13 @@ def _bring_together(
     _collect_ledgers(job, world, sorted({report.row.epoch for report in mine}))
     outcome = None
     if world.rank == 0:
-        reports = tuple(sorted((r for s in shares for r in s.reports), key=lambda r: (r.row.epoch, r.row.rank)))
+        reports = tuple(
+            sorted((r for s in shares for r in s.reports), key=lambda r: (r.row.epoch, r.row.rank))
+        )
         nodes = [s.node for s in shares if s.node is not None]
         outcome = outcome_of(job, started, nodes, reports, kernel.environment())
         csvlog.append(Path(output.results), "ranks.csv", _rows_from_elsewhere(job, output, reports))
-        session.keep(outcome, output, job)
+        keep(outcome, output, job)
     dist.barrier()  # no node clears its folder while another still reads
     return outcome
 
@@ -175,6 +193,7 @@ def _rows_from_elsewhere(job: Job, output: OutputConfig, reports: tuple[EpochRep
     """Rows of ranks whose node writes to another disk than this one's."""
     known = {
         (row["run_id"], row["epoch"], row["rank"])
-        for row in csvlog.read_rows(Path(output.results) / "ranks.csv") if row["run_id"] == job.run_id
+        for row in csvlog.read_rows(Path(output.results) / "ranks.csv")
+        if row["run_id"] == job.run_id
     }
     return [r.row for r in reports if (job.run_id, str(r.row.epoch), str(r.row.rank)) not in known]

@@ -22,16 +22,17 @@ def refuse_a_lonely_launch() -> None:
     asked = processes_asked_for(command)
     if asked is not None and asked > 1:
         raise UsageError(
-            f"accelerate launch was asked for {asked} processes and started", "one",
-            cure=f"ACCELERATE_USE_CPU=1 accelerate launch --multi_gpu --num_processes {asked} -m shardlab.profile ..., "
-            f"or python -m shardlab.profile --nproc {asked}",
+            f"accelerate launch was asked for {asked} processes and started",
+            "one",
+            cure="ACCELERATE_USE_CPU=1 accelerate launch --multi_gpu "
+            f"--num_processes {asked} -m shardlab.profile ..., or python -m shardlab.profile --nproc {asked}",
         )
 
 
 def processes_asked_for(command: list[str]) -> int | None:
     """The number of processes on an ``accelerate launch`` command line, or in the config file it names.
 
-    >>> processes_asked_for(["accelerate", "launch", "--cpu", "--num_processes", "2", "-m", "shardlab.profile"])
+    >>> processes_asked_for(["accelerate", "launch", "--cpu", "--num_processes", "2", "-m", "train"])
     2
     """
     text = "\0".join(command)

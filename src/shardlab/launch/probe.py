@@ -22,7 +22,7 @@ from shardlab.world import without_rendezvous
 
 
 def facts_of(spec: DatasetSpec, run_dir: Path, timeout_s: float) -> DatasetFacts:
-    """Facts of a dataset; builds it once, elsewhere, where its kind cannot tell them from its name or files."""
+    """Facts of a dataset; builds it once, elsewhere, where its kind cannot tell them from name or files."""
     known = dataset.facts_without_building(spec)
     facts = known if known is not None else _in_throw_away_process(spec, run_dir, timeout_s)
     if facts.samples == 0:
@@ -36,7 +36,10 @@ def _in_throw_away_process(spec: DatasetSpec, run_dir: Path, timeout_s: float) -
     try:
         code = subprocess.run(
             [sys.executable, "-m", "shardlab.launch.probe", str(run_dir)],
-            env=without_rendezvous(os.environ), stdout=sys.stderr, timeout=timeout_s, check=False,
+            env=without_rendezvous(os.environ),
+            stdout=sys.stderr,
+            timeout=timeout_s,
+            check=False,
         ).returncode
     except subprocess.TimeoutExpired:
         raise RunFailed(f"building {spec.text} did not end within --timeout {timeout_s:.0f} s") from None
@@ -44,7 +47,9 @@ def _in_throw_away_process(spec: DatasetSpec, run_dir: Path, timeout_s: float) -
         return msgspec.json.decode(out.read_bytes(), type=DatasetFacts)
     failures = lifeline.read_failures(run_dir)
     if not failures:
-        raise RunFailed(f"the process that builds {spec.text} to size it ended with {code}" + _killed_hint(code))
+        raise RunFailed(
+            f"the process that builds {spec.text} to size it ended with {code}" + _killed_hint(code)
+        )
     failure = failures[0]
     (run_dir / f"failure-{failure.rank}.json").unlink()
     if failure.expected:

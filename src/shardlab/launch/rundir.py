@@ -1,4 +1,4 @@
-"""The private folder of a run: made by its launcher, removed with it, swept by the next run if all was killed."""
+"""The private folder of a run: removed by its launcher, or swept by the next run where all was killed."""
 
 from __future__ import annotations
 

@@ -6,15 +6,12 @@ import gc
 import os
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
-
-from shardlab import csvlog, dataset, plugins
+from shardlab import dataset, plugins
 from shardlab.config import OutputConfig, RunConfig
 from shardlab.dataset import DatasetFacts, DatasetSpec
 from shardlab.engine.job import Job
@@ -22,21 +19,19 @@ from shardlab.engine.rank import freeze_what_is_not_data
 from shardlab.engine.report import EpochReport, load_reports
 from shardlab.engine.source import source
 from shardlab.errors import ShardlabError, UsageError
-from shardlab.index import ledger
 from shardlab.launch import control as controls
 from shardlab.launch import probe, rundir
 from shardlab.launch.agent import launch
 from shardlab.launch.control import ControlReading, ControlRequest
-from shardlab.launch.summary import NodeOutcome, Outcome, ledger_file, outcome_of
+from shardlab.launch.copies import NodeOutcome
+from shardlab.launch.rows import keep
+from shardlab.launch.summary import Outcome, outcome_of
+from shardlab.launch.watch import Watched, monitored
 from shardlab.measure import kernel
-from shardlab.measure.monitor import MonitorConfig, MonitorEnd, read_hold, start, stop
-from shardlab.measure.reading import HoldReading
 from shardlab.plan import path_plugin
 from shardlab.shards import writer
 from shardlab.store import warm_ratio
 from shardlab.world import host_name
-
-HOLD_TIMEOUT_S = 60.0
 
 
 class Viewer(Protocol):
@@ -49,18 +44,10 @@ class Viewer(Protocol):
         """Time passes; the ranks' progress lies in ``run_dir``."""
 
 
-@dataclass
-class Watched:
-    """What the monitor read; filled in when it has ended."""
-
-    hold: HoldReading | None = None
-    end: MonitorEnd | None = None
-
-
 def run(config: RunConfig, output: OutputConfig, argv: list[str], view: Viewer) -> Iterator[Outcome]:
     """Measure ``config.repeats`` times, each in fresh processes; one control serves all.
 
-    Rows are appended after each run was seen. A run that fails leaves its row, and its error is raised after that.
+    Rows are appended after each run was seen. A run that fails leaves its row before its error is raised.
     """
     spec = spec_of(config)
     results = str(Path(output.results).resolve())
@@ -144,32 +131,6 @@ def _run_ranks(job: Job, view: Viewer, watched: Watched) -> None:
     gc.collect()
 
 
-@contextmanager
-def monitored(job: Job, local_ranks: range, launcher_pid: int | None, watched: Watched) -> Iterator[None]:
-    """A monitor for the ranks of this node; ``watched`` is filled in when it is left, however that is."""
-    process = start(job.folder, MonitorConfig(
-        run_id=job.run_id, node=host_name(), launcher_pid=launcher_pid, parent_pid=os.getpid(),
-        local_ranks=tuple(local_ranks), results=job.results, dataset_files=own_files(job),
-        hold_timeout_s=HOLD_TIMEOUT_S, clean_run_dir=True,
-    ))  # fmt: skip
-    try:
-        yield
-    finally:
-        watched.end = stop(process, job.folder)
-        watched.hold = last_hold(job.folder)
-
-
-def own_files(job: Job) -> tuple[str, ...]:
-    """Files that the user's dataset maps by itself; those of a store are the store's to name."""
-    return job.facts.files if job.control is None and dataset.kind_of(job.spec) == "factory" else ()
-
-
-def last_hold(run_dir: Path) -> HoldReading | None:
-    """The reading of the last timed epoch: objects that are copied as they are touched have been by then."""
-    epochs = sorted(int(file.stem.partition("-")[2]) for file in run_dir.glob("hold-*.json"))
-    return read_hold(run_dir, epochs[-1]) if epochs else None
-
-
 def spec_of(config: RunConfig) -> DatasetSpec:
     """The dataset that a config names. Raises UsageError for what is none, or does not fit the data path."""
     spec = DatasetSpec(config.dataset, config.data_dir, config.seed)
@@ -178,7 +139,8 @@ def spec_of(config: RunConfig) -> DatasetSpec:
     wanted = path.fact("DATASET_KINDS") if path else None
     if wanted and kind not in wanted:
         raise UsageError(
-            f"--sampler {config.sampler} reads a folder of shards", config.dataset,
+            f"--sampler {config.sampler} reads a folder of shards",
+            config.dataset,
             cure=f"write one first: python -m shardlab.shard {config.dataset} OUT, then --dataset OUT",
         )
     return spec
@@ -188,14 +150,20 @@ def checked(facts: DatasetFacts, config: RunConfig) -> DatasetFacts:
     """The facts, where the data path and the store can work with such a dataset."""
     if facts.iterable and config.store not in ("private", "inherited"):
         raise UsageError(
-            f"--store {config.store} needs a dataset with a length and indices", f"{config.dataset}, which is iterable",
+            f"--store {config.store} needs a dataset with a length and indices",
+            f"{config.dataset}, which is iterable",
             ["private", "inherited"],
         )
     return facts
 
 
 def new_job(
-    config: RunConfig, spec: DatasetSpec, facts: DatasetFacts, folder: Path, results: str | None, timeout_s: float
+    config: RunConfig,
+    spec: DatasetSpec,
+    facts: DatasetFacts,
+    folder: Path,
+    results: str | None,
+    timeout_s: float,
 ) -> Job:
     """A job with a new run id, written down for its ranks."""
     run_id = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:6]}"
@@ -209,38 +177,24 @@ def node_outcome(
 ) -> NodeOutcome:
     """What this node measured, its limits included."""
     return NodeOutcome(
-        node=host_name(), local_world_size=local_world_size, hold=watched.hold, end=watched.end,
+        node=host_name(),
+        local_world_size=local_world_size,
+        hold=watched.hold,
+        end=watched.end,
         control=control.hold if control else None,
         control_dataset_bytes=control.dataset_bytes if control else None,
-        why=control.why if control else why, limits=kernel.capabilities(), shm_free_bytes=kernel.shm_free_bytes(),
+        why=control.why if control else why,
+        limits=kernel.capabilities(),
+        shm_free_bytes=kernel.shm_free_bytes(),
         warm_ratio=warm_ratio(job.folder),
     )
 
 
 def steps_left(reports: tuple[EpochReport, ...]) -> int:
-    """Batches that were still to come when the ranks were held: one, or more where ``--max-steps`` cut the epoch."""
+    """Batches still to come when the ranks were held: one, or more where ``--max-steps`` cuts the epoch."""
     lengths = [report.row.len_reported for report in reports if report.row.len_reported is not None]
     steps = max((report.row.steps for report in reports), default=1)
     return max(1, max(lengths, default=steps) - (steps - 1))
-
-
-def keep(outcome: Outcome, output: OutputConfig, job: Job) -> None:
-    """Append the node's and the run's rows; the ranks have written theirs."""
-    results = Path(output.results)
-    csvlog.append(results, "nodes.csv", list(outcome.nodes))
-    csvlog.append(results, "runs.csv", [outcome.run])
-    if output.keep_ledger and outcome.audits:
-        keep_ledgers(outcome, results / "ledger", job)
-
-
-def keep_ledgers(outcome: Outcome, folder: Path, job: Job) -> None:
-    """The delivered indices of the last epoch as ``<run_id>-<rank>.npy``."""
-    folder.mkdir(parents=True, exist_ok=True)
-    last = max(report.row.epoch for report in outcome.reports)
-    for report in outcome.reports:
-        if report.row.epoch == last:
-            kept = ledger.read(ledger_file(job.folder, last, report.row.rank))
-            np.save(folder / f"{job.run_id}-{report.row.rank}.npy", kept.indices, allow_pickle=False)
 
 
 class _Silent:

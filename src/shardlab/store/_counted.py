@@ -101,7 +101,7 @@ class CountedStream(IterableDataset[Any]):
 
 
 class IndexedStream(CountedStream):
-    """As :class:`CountedStream`; the index is the sample's place in the stream of the process that reads it."""
+    """As :class:`CountedStream`; the index is the sample's place in the stream of the process that reads."""
 
     def __iter__(self) -> Iterator[tuple[Any, int]]:
         for place, sample in enumerate(self.dataset):
@@ -110,7 +110,7 @@ class IndexedStream(CountedStream):
 
 
 class IndexedCollate:
-    """A collate function for ``(sample, index)`` items: ``(batch, indices)``, indices int64 of shape (batch,)."""
+    """Collates ``(sample, index)`` items to ``(batch, indices)``, indices being int64 of shape (batch,)."""
 
     def __init__(self, collate: Callable[[list[Any]], Any] = default_collate) -> None:
         self.collate = collate

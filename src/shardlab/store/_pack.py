@@ -79,7 +79,8 @@ def _take_apart(dataset: Any) -> tuple[bytes, list[Any]]:
         pickler.dump(dataset)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise UsageError(
-            "a dataset that ranks share must be one that can be sent to another process", str(error),
+            "a dataset that ranks share must be one that can be sent to another process",
+            str(error),
             cure="define its transform and class at module level (no lambda), or use --store private",
         ) from None
     return out.getvalue(), pickler.arrays

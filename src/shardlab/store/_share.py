@@ -23,7 +23,7 @@ NOTE = "store.json"
 
 @dataclass(frozen=True)
 class NodeShare:
-    """What a store may use: who this rank is, the run's own folder, and what the launcher built before forking.
+    """What a store may use: who this rank is, the run's own folder, what the launcher built beforehand.
 
     ``source()`` builds the dataset in this process; ``mapped()`` opens it as a map of its files, or is None
     where its kind does not lie in files. ``samples`` and ``sample`` describe it without building it.
@@ -73,7 +73,9 @@ def build_once(share: NodeShare, build: Callable[[], StoreNote]) -> StoreNote:
     deadline = time.monotonic() + share.timeout_s
     while not path.exists():
         if time.monotonic() > deadline:
-            raise RunFailed(f"local rank 0 did not finish building the shared copy within {share.timeout_s:.0f} s")
+            raise RunFailed(
+                f"local rank 0 did not finish building the shared copy within {share.timeout_s:.0f} s"
+            )
         time.sleep(POLL_S)
     return msgspec.json.decode(path.read_bytes(), type=StoreNote)
 

@@ -1,4 +1,4 @@
-"""built once in the launcher, ranks forked from it: one copy of arrays, more as Python objects are touched."""
+"""built once in the launcher, ranks forked from it: one copy of arrays, more of Python objects."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from shardlab.store._share import Attached, NodeShare, StoreNote, attach_file, b
 
 
 def open(share: NodeShare) -> Any:
-    """A dataset that lies in files is mapped where it lies; any other is first written to the run's folder."""
+    """A dataset that lies in files is mapped where it lies; any other is first written to a file."""
     if share.mapped is not None:
         build_once(share, lambda: StoreNote(files=share.files, warm_ratio=_warm(share.files)))
         return share.mapped()
@@ -39,16 +39,18 @@ def _build(share: NodeShare) -> StoreNote:
 
 
 def _warm(files: Sequence[str]) -> float | None:
-    """Read the files once, so that a run measures memory and not the disk; the part that then is in memory."""
+    """Read the files once, so that a run measures memory and not the disk; the part in memory after that."""
     for file in files:
         pagecache.warm(Path(file))
     resident = [pagecache.resident_bytes(Path(file)) for file in files]
     total = sum(Path(file).stat().st_size for file in files)
-    return None if None in resident or not total else min(1.0, sum(r for r in resident if r is not None) / total)
+    return (
+        None if None in resident or not total else min(1.0, sum(r for r in resident if r is not None) / total)
+    )
 
 
 def _file_of(path: Path, nbytes: int) -> NDArray[uint8]:
-    """A writable map of a new file whose blocks exist: a full disk is an error here, not a bus error later."""
+    """A writable map of a new file whose blocks exist: a full disk is an error here, not a later bus error."""
     with path.open("wb") as file:
         try:
             os.posix_fallocate(file.fileno(), 0, max(nbytes, 1))

@@ -1,4 +1,4 @@
-"""only the rank that reads holds bytes, the others a stand-in of the same length; for paths with one reader."""
+"""only the rank that reads holds bytes, the others a stand-in of the same length; for one reader."""
 
 from __future__ import annotations
 

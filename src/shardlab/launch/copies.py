@@ -1,0 +1,128 @@
+"""How many copies of the dataset a node holds: its memory, less that of the control, per byte of dataset."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shardlab.engine.job import Job
+from shardlab.engine.report import EpochReport
+from shardlab.measure.kernel import Capabilities
+from shardlab.measure.monitor import MonitorEnd
+from shardlab.measure.reading import HoldReading
+from shardlab.records import NodeRecord
+
+NOISE_BYTES_PER_PROCESS = 4 << 20
+"""How far used memory strays from the truth, per process; measured by experiments/control_noise.py."""
+
+
+@dataclass(frozen=True)
+class NodeOutcome:
+    """What one node measured. ``why`` says why ``control`` is missing."""
+
+    node: str
+    local_world_size: int
+    hold: HoldReading | None
+    end: MonitorEnd | None
+    control: HoldReading | None
+    control_dataset_bytes: int | None
+    why: str
+    limits: Capabilities
+    shm_free_bytes: int | None
+    warm_ratio: float | None = None
+
+
+@dataclass(frozen=True)
+class Copies:
+    """How many copies of the dataset a node holds, with the interval that the control's noise leaves."""
+
+    value: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(
+        cls, used: int, control_used: int, dataset_bytes: int, control_bytes: int, noise: int
+    ) -> Copies | None:
+        """(used - control) / (dataset - its stand-in); None where that is not clear of the noise.
+
+        >>> Copies.of(used=1400, control_used=404, dataset_bytes=250, control_bytes=1, noise=10)
+        Copies(value=4.0, low=3.959..., high=4.040...)
+        """
+        more = dataset_bytes - control_bytes
+        if more <= noise:
+            return None
+        value = (used - control_used) / more
+        return cls(value, max(0.0, value - noise / more), value + noise / more)
+
+
+def stored_bytes(job: Job, reports: tuple[EpochReport, ...]) -> int | None:
+    """Bytes of one copy, as the store holds it."""
+    stored = [report.stored_bytes for report in reports if report.stored_bytes is not None]
+    return stored[0] if stored else job.facts.dataset_bytes
+
+
+def node_record(
+    job: Job, outcome: NodeOutcome, reports: tuple[EpochReport, ...]
+) -> tuple[NodeRecord, dict[str, str]]:
+    """The node's row, and the reason for each of its empty cells."""
+    hold, reasons = outcome.hold, {}
+    size = stored_bytes(job, reports)
+    copies, reason = _copies(outcome, size)
+    if copies is None:
+        reasons["copies"] = reason
+    inflight = None
+    if reports:
+        inflight = (
+            outcome.local_world_size
+            * job.config.workers
+            * job.config.prefetch_factor
+            * max(report.largest_batch_bytes for report in reports)
+            if job.config.workers
+            else 0
+        )
+    record = NodeRecord(
+        run_id=job.run_id,
+        node=outcome.node,
+        local_world_size=outcome.local_world_size,
+        processes=hold.processes if hold else None,
+        unreadable=hold.unreadable if hold else None,
+        dataset_bytes=size,
+        copies=copies.value if copies else None,
+        copies_low=copies.low if copies else None,
+        copies_high=copies.high if copies else None,
+        used_bytes=hold.used_bytes if hold else None,
+        control_bytes=outcome.control.used_bytes if outcome.control else None,
+        duplicate_bytes=max(0, round((copies.value - 1) * size)) if copies and size else None,
+        retained_bytes=hold.retained_bytes if hold else None,
+        inflight_bytes=inflight,
+        pss_peak_bytes=outcome.end.pss_peak_bytes if outcome.end else None,
+        file_resident_bytes=hold.file_resident_bytes if hold else None,
+        page_cache_warm_ratio=outcome.warm_ratio,
+        cgroup_version=outcome.limits.cgroup_version,
+        cgroup_limit_bytes=outcome.limits.cgroup_limit_bytes,
+        cgroup_used_bytes=outcome.limits.cgroup_used_bytes,
+        shm_free_bytes=outcome.shm_free_bytes,
+        monitor_cpu_s=outcome.end.monitor_cpu_s if outcome.end else None,
+    )
+    return record, reasons
+
+
+def _copies(outcome: NodeOutcome, size: int | None) -> tuple[Copies | None, str]:
+    hold, control = outcome.hold, outcome.control
+    if hold is None or hold.used_bytes is None:
+        why = "; ".join(hold.reasons.values()) if hold else "the ranks were never held to read their memory"
+        return None, why
+    if size is None:
+        return None, "the dataset's size in memory is not known"
+    if control is None or control.used_bytes is None or outcome.control_dataset_bytes is None:
+        return None, outcome.why or "the control run gave no reading"
+    noise = NOISE_BYTES_PER_PROCESS * hold.processes
+    copies = Copies.of(hold.used_bytes, control.used_bytes, size, outcome.control_dataset_bytes, noise)
+    if copies is None:
+        small = (
+            f"the dataset holds {size / 2**20:.1f} MiB in memory, its stand-in "
+            f"{outcome.control_dataset_bytes / 2**20:.1f} MiB: the difference is not clear of the "
+            f"{noise / 2**20:.0f} MiB by which a run differs from itself"
+        )
+        return None, small
+    return copies, ""

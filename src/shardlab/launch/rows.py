@@ -1,0 +1,32 @@
+"""The rows of a run that ended, appended to the results."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from shardlab import csvlog
+from shardlab.config import OutputConfig
+from shardlab.engine.job import Job
+from shardlab.index import ledger
+from shardlab.launch.summary import Outcome, ledger_file
+
+
+def keep(outcome: Outcome, output: OutputConfig, job: Job) -> None:
+    """Append the node's and the run's rows; the ranks have written theirs."""
+    results = Path(output.results)
+    csvlog.append(results, "nodes.csv", list(outcome.nodes))
+    csvlog.append(results, "runs.csv", [outcome.run])
+    if output.keep_ledger and outcome.audits:
+        keep_ledgers(outcome, results / "ledger", job)
+
+
+def keep_ledgers(outcome: Outcome, folder: Path, job: Job) -> None:
+    """The delivered indices of the last epoch as ``<run_id>-<rank>.npy``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    last = max(report.row.epoch for report in outcome.reports)
+    for report in outcome.reports:
+        if report.row.epoch == last:
+            kept = ledger.read(ledger_file(job.folder, last, report.row.rank))
+            np.save(folder / f"{job.run_id}-{report.row.rank}.npy", kept.indices, allow_pickle=False)
