@@ -56,7 +56,8 @@ def find(room: str) -> dict[str, Plugin]:
 
 def describe(room: str) -> str:
     """One line for each plugin of a room, as ``--help`` prints it."""
-    return "\n".join(f"{name}: {plugin.summary}" for name, plugin in find(room).items())
+    lines = ((name, plugin.summary) for name, plugin in find(room).items())
+    return "\n".join(summary if summary.startswith(name) else f"{name}: {summary}" for name, summary in lines)
 
 
 def is_reference(text: str) -> bool:

@@ -7,6 +7,7 @@ job that torchrun or accelerate launch started, and prints a table, a verdict an
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from dataclasses import asdict
 
@@ -28,6 +29,10 @@ def main(argv: list[str] | None = None) -> int:
     except ShardlabError as error:
         print(f"shardlab: {error}", file=sys.stderr)
         return int(getattr(error, "code", error.exit_code))
+    except BrokenPipeError:
+        # Whoever read the output went away. Python would complain once more while it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
     except KeyboardInterrupt:
         print("shardlab: interrupted", file=sys.stderr)
         return int(ExitCode.INTERRUPTED)

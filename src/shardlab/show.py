@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 
@@ -13,6 +14,7 @@ from rich.table import Table
 from shardlab.engine.progress import ProgressFile
 from shardlab.launch.summary import Outcome
 from shardlab.plan import path_plugin
+from shardlab.records import RankRecord
 from shardlab.verdict import last_rows, mib, verdict
 
 WIDTH = 100
@@ -83,8 +85,11 @@ def console(*, json: bool) -> Console:
 def show(outcome: Outcome, out: Console, results: str) -> None:
     """Header, a row per rank, a line per node, the verdict."""
     out.print(header(outcome), highlight=False, soft_wrap=False)
+    out.print()
     out.print(rank_table(outcome))
+    out.print()
     out.print(node_table(outcome))
+    out.print()
     for sentence in verdict(outcome):
         out.print(sentence, highlight=False, markup=False)
     out.print(f"Rows: {results}, run {outcome.run.run_id}", style="dim", highlight=False, markup=False)
@@ -96,9 +101,9 @@ def header(outcome: Outcome) -> str:
     samples = (
         f"{figures.samples:,} samples" if figures.samples is not None else "samples not counted beforehand"
     )
-    path = path_plugin(config.sampler)
+    path, size = path_plugin(config.sampler), mib(figures.dataset_bytes)
     lines = [
-        f"{config.sampler} + {config.store} on {config.dataset} ({samples}, {mib(figures.dataset_bytes)} MiB)",
+        f"{config.sampler} + {config.store} on {config.dataset} ({samples}, one copy {size} MiB)",
         f"{figures.world_size} ranks x batch {config.batch_size}, {config.workers} workers each, "
         f"tail {config.tail}",
         f"Loader that ran: {figures.loader_class}",
@@ -108,76 +113,78 @@ def header(outcome: Outcome) -> str:
     return "\n".join(lines)
 
 
+RANK_COLUMNS = (
+    "rank", "reads", "got", "twice", "missed", "steps", "first s", "wait s", "CPU s", "samples/s",
+    "PSS MiB", "anon", "shmem",
+)  # fmt: skip
+
+
 def rank_table(outcome: Outcome) -> Table:
-    """One row per rank of the last timed epoch."""
-    table = Table(box=None, header_style="bold", padding=(0, 1), pad_edge=False)
-    for name in (
-        "rank",
-        "reads",
-        "got",
-        "twice",
-        "steps",
-        "first s",
-        "wait s",
-        "other s",
-        "CPU s",
-        "samples/s",
-        "PSS MiB",
-        "anon",
-        "shmem",
-    ):
-        table.add_column(name, justify="right")
-    for row in last_rows(outcome):
-        table.add_row(
-            str(row.rank),
-            _count(row.reads),
-            _count(row.delivered),
-            _count(row.duplicates),
-            str(row.steps),
-            _seconds(row.first_batch_s),
-            _seconds(row.wait_s),
-            _seconds(row.other_s),
-            _seconds(row.cpu_s),
-            _count(row.samples_per_s),
-            mib(row.pss_bytes),
-            mib(row.pss_anon_bytes),
-            mib(row.pss_shmem_bytes),
-        )
+    """One row per rank of the last timed epoch, and one for all: sums, longest times, distinct samples/s."""
+    table = _table(*RANK_COLUMNS)
+    rows, figures = last_rows(outcome), outcome.run.measured
+    for row in rows:
+        repeats, steps = _count(row.duplicates), str(row.steps)
+        table.add_row(str(row.rank), *_cells([row], row.delivered, repeats, "", steps, row.samples_per_s))
+    if rows:
+        few, many = figures.steps_min, figures.steps_max
+        repeats, missed = _count(figures.duplicates), _count(figures.missing)
+        steps = str(many) if few == many else f"{few}-{many}"
+        cells = _cells(rows, figures.delivered, repeats, missed, steps, figures.samples_per_s)
+        table.add_row("all", *cells, style="bold")
     return table
 
 
+def _cells(
+    rows: list[RankRecord], got: int | None, twice: str, missed: str, steps: str, speed: float | None
+) -> list[str]:
+    return [
+        _count(_sum(row.reads for row in rows)), _count(got), twice, missed, steps,
+        _seconds(_most(row.first_batch_s for row in rows)), _seconds(_most(row.wait_s for row in rows)),
+        _seconds(_sum(row.cpu_s for row in rows)), _count(speed),
+        mib(_sum(row.pss_bytes for row in rows)), mib(_sum(row.pss_anon_bytes for row in rows)),
+        mib(_sum(row.pss_shmem_bytes for row in rows)),
+    ]  # fmt: skip
+
+
 def node_table(outcome: Outcome) -> Table:
-    """One line per node."""
-    figures = outcome.run.measured
-    table = Table(box=None, header_style="bold", padding=(0, 1), pad_edge=False)
-    for name in (
+    """One line per node; sizes in MiB."""
+    table = _table(
         "node",
         "copies",
-        "from - to",
+        "from",
+        "to",
         "one copy MiB",
         "duplicate",
         "in flight",
         "retained",
+        "peak PSS",
         "processes",
-        "samples/s",
-        "CPU s/1k",
-    ):
-        table.add_column(name, justify="left" if name == "node" else "right")
+    )
     for node in outcome.nodes:
-        interval = "-" if node.copies is None else f"{node.copies_low:.2f} - {node.copies_high:.2f}"
         table.add_row(
-            node.node[:20],
-            "-" if node.copies is None else f"{node.copies:.2f}",
-            interval,
-            mib(node.dataset_bytes),
-            mib(node.duplicate_bytes),
-            mib(node.inflight_bytes),
-            mib(node.retained_bytes),
-            _count(node.processes),
-            _count(figures.samples_per_s),
-            _seconds(figures.cpu_s_per_1k_samples),
-        )
+            node.node[:20], _ratio(node.copies), _ratio(node.copies_low), _ratio(node.copies_high),
+            mib(node.dataset_bytes), mib(node.duplicate_bytes), mib(node.inflight_bytes),
+            mib(node.retained_bytes), mib(node.pss_peak_bytes), _count(node.processes),
+        )  # fmt: skip
     return table
+
+
+def _table(*names: str) -> Table:
+    table = Table(box=None, header_style="bold", padding=(0, 1, 0, 0), pad_edge=False)
+    for number, name in enumerate(names):
+        table.add_column(name, justify="right" if number else "left", no_wrap=True)
+    return table
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    listed = list(values)
+    known = [value for value in listed if value is not None]
+    return sum(known) if len(known) == len(listed) else None
+
+
+def _most(values: Iterable[float | None]) -> float | None:
+    return max((value for value in values if value is not None), default=None)
 
 
 def _count(value: float | None) -> str:
@@ -186,3 +193,6 @@ def _count(value: float | None) -> str:
 
 def _seconds(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
+
+
+_ratio = _seconds

@@ -24,7 +24,7 @@ def procs_of(*pids: int) -> list[Proc]:
 def used_mib(procs: list[Proc], folder: Path, files: tuple[str, ...] = ()) -> float:
     now = read_tree(procs)
     data = read_data(folder / "store.json", files, procs)
-    found = reading.summarise(now, now, data, epoch=0, t_s=0, hold_s=0, absent_ranks=(), reasons={})
+    found = reading.summarise(now, 0, data, epoch=0, t_s=0, hold_s=0, absent_ranks=(), reasons={})
     assert found.used_bytes is not None, found.reasons
     assert found.unreadable == 0
     return found.used_bytes / MIB
@@ -124,7 +124,7 @@ def test_a_memory_file_whose_owner_is_gone_is_unknown_and_never_zero(tmp_path: P
     assert "memfd_untouched_bytes" in data.reasons
     memory = TreeReading({Proc(1, 1, 0): Memory(1, 1, 1, 1, 0, 0)}, 0)
     found = reading.summarise(
-        memory, memory, data, epoch=0, t_s=0, hold_s=0, absent_ranks=(), reasons={}
+        memory, 0, data, epoch=0, t_s=0, hold_s=0, absent_ranks=(), reasons={}
     )
     assert found.used_bytes is None
     assert str(2**22 + 1) in found.reasons["used_bytes"]
@@ -152,9 +152,8 @@ def test_sums_by_role_and_rank():
     server, other = Proc(3, 3, 1, "forkserver", 0), Proc(4, 4, 0, "rank", 1)
     each = {rank: 1, worker: 10, server: 100, other: 1000}
     memory = {proc: Memory(*[value] * 6) for proc, value in each.items()}
-    before = TreeReading({**memory, rank: Memory(*[6] * 6)}, 0)
     found = reading.summarise(
-        before, TreeReading(memory, 2), DataReading(10_000, 20_000),
+        TreeReading(memory, 2), 5, DataReading(10_000, 20_000),
         epoch=3, t_s=1.5, hold_s=0.5, absent_ranks={7, 5}, reasons={"idle": "no"},
     )
     assert found.by_rank == {0: Memory(*[11] * 6), 1: Memory(*[1000] * 6)}
@@ -172,7 +171,7 @@ def test_sums_by_role_and_rank():
 def test_no_readable_process_is_unknown_and_never_zero():
     nothing = TreeReading({}, 2)
     found = reading.summarise(
-        nothing, nothing, DataReading(), epoch=0, t_s=0, hold_s=0, absent_ranks=(), reasons={}
+        nothing, 0, DataReading(), epoch=0, t_s=0, hold_s=0, absent_ranks=(), reasons={}
     )
     assert found.used_bytes is None and found.pss_total_bytes is None and found.retained_bytes is None
     assert "used_bytes" in found.reasons

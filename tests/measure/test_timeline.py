@@ -151,20 +151,19 @@ def test_settled_when_two_readings_agree(machine: Machine):
 
     def pause(seconds: float) -> None:
         machine.pause(seconds)
-        machine.put(2, 99 * MIB, next(sizes) * MIB)
+        machine.put(2, next(sizes) * MIB)
 
-    machine.put(2, 99 * MIB, 5 * MIB)
-    found, agreed = settle.settled(WORKERS[1:], pause, 2.0, machine.root)
-    assert agreed and found.total.pss_bytes == 30 * MIB
+    machine.put(2, 5 * MIB)
+    assert settle.settled(WORKERS[1:], pause, 2.0, machine.root) == (30 * MIB, True)
     assert next(sizes) == 40
 
 
 def test_memory_that_never_settles_is_said(machine: Machine):
     def pause(seconds: float) -> None:
         machine.pause(seconds)
-        machine.put(2, 99 * MIB, round(machine.now * 100) * MIB)
+        machine.put(2, round(machine.now * 100) * MIB)
 
-    machine.put(2, 99 * MIB, 0)
+    machine.put(2, 0)
     assert settle.settled(WORKERS[1:], pause, 2.0, machine.root)[1] is False
 
 

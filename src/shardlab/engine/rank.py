@@ -12,8 +12,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.utils.data import DataLoader
 
 from shardlab import csvlog, dataset, plugins
+from shardlab.datapath._torch import start_worker
 from shardlab.dataset._content import words_of_batch
 from shardlab.engine import lifeline
 from shardlab.engine.batch import computation
@@ -56,6 +58,7 @@ def run(job: Job, world: World, inherited: Any = None) -> None:
             freeze_what_is_not_data(job)
         store = open_store(job, world, inherited)
         loader = path(store, Plan.of(job.config, samples_of(job)), world)
+        prepare_workers(loader)
         try:
             _run_epochs(job, world, store, loader, device)
         finally:
@@ -81,6 +84,13 @@ def process_group(job: Job, world: World) -> Iterator[None]:
     finally:
         if started and not job.joined:
             dist.destroy_process_group()
+
+
+def prepare_workers(loader: Any) -> None:
+    """Have the workers of a user's own DataLoader end with the rank and give memory back, as ours do."""
+    for candidate in (loader, *getattr(loader, "__dict__", {}).values()):
+        if isinstance(candidate, DataLoader) and candidate.num_workers and candidate.worker_init_fn is None:
+            candidate.worker_init_fn = start_worker
 
 
 def freeze_what_is_not_data(job: Job) -> None:
@@ -123,7 +133,7 @@ def _run_epochs(job: Job, world: World, store: Store, loader: Any, device: torch
         )
         before = store.counter.total()
         dist.barrier()
-        epoch = run_epoch(loader, number, log, tools, holder if timed else None, steps)
+        epoch = run_epoch(loader, number, log, tools, holder if number == total - 1 else None, steps)
         log.close()
         steps = epoch.steps
         if timed:

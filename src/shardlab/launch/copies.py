@@ -93,7 +93,7 @@ def node_record(
         used_bytes=hold.used_bytes if hold else None,
         control_bytes=outcome.control.used_bytes if outcome.control else None,
         duplicate_bytes=max(0, round((copies.value - 1) * size)) if copies and size else None,
-        retained_bytes=hold.retained_bytes if hold else None,
+        retained_bytes=_retained(hold, outcome.control),
         inflight_bytes=inflight,
         pss_peak_bytes=outcome.end.pss_peak_bytes if outcome.end else None,
         file_resident_bytes=hold.file_resident_bytes if hold else None,
@@ -105,6 +105,13 @@ def node_record(
         monitor_cpu_s=outcome.end.monitor_cpu_s if outcome.end else None,
     )
     return record, reasons
+
+
+def _retained(hold: HoldReading | None, control: HoldReading | None) -> int | None:
+    """What the allocators gave back when told to, beyond what those of the control gave back."""
+    if hold is None or hold.retained_bytes is None:
+        return None
+    return max(0, hold.retained_bytes - ((control.retained_bytes if control else None) or 0))
 
 
 def _copies(outcome: NodeOutcome, size: int | None) -> tuple[Copies | None, str]:

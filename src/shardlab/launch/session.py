@@ -105,7 +105,10 @@ def control_job(request: ControlRequest, config: RunConfig, folder: Path, timeou
         text = str(folder / "shards")
         if not Path(text).exists():
             writer.write(dataset.stand_in(request.facts, request.control.samples), Path(text))
-        job = replace(job, spec=DatasetSpec(text), control=replace(request.control, on_disk=True))
+        spec = DatasetSpec(text)
+        facts = dataset.facts_without_building(spec)
+        assert facts is not None
+        job = replace(job, spec=spec, facts=facts, control=replace(request.control, on_disk=True))
     job.save()
     return job
 

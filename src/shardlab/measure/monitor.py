@@ -120,21 +120,22 @@ class Monitor:
         procs = self.timeline.procs
         if not settle.wait_idle(procs, self._pause, IDLE_LIMIT_S):
             reasons["idle"] = f"workers still worked after {IDLE_LIMIT_S:g} s"
-        before = read_tree(procs)
+        before = settle.anonymous_bytes(procs)
         self._trim(epoch, reasons)
         after, agreed = settle.settled(procs, self._pause, SETTLE_LIMIT_S)
+        read = read_tree(procs)  # PSS once alone: it is the dear part of a hold
         if not agreed:
             reasons["settled"] = f"memory still changed after {SETTLE_LIMIT_S:g} s"
         if ended := sorted(self.barrier.ended(epoch)):
             reasons["ended"] = f"rank {', '.join(map(str, ended))} ended the epoch before memory was read"
         store_file = Path(self.config.store_file or self.run_dir / "store.json")
         reading = summarise(
-            before, after, read_data(store_file, self.config.dataset_files, procs),
+            read, max(before - after, 0), read_data(store_file, self.config.dataset_files, procs),
             epoch=epoch, t_s=self.timeline.t_s, hold_s=time.monotonic() - began,
             absent_ranks=self.barrier.absent(epoch), reasons=reasons,
         )
         write(self.run_dir / hold_name(epoch), reading)
-        self.timeline.record(after)
+        self.timeline.record(read)
         answers = {rank: asdict(memory) for rank, memory in reading.by_rank.items()}
         self.barrier.release(epoch, answers, reading.complete, reading.reasons.get("absent_ranks", ""))
 

@@ -96,6 +96,15 @@ def statm_rss(text: str, page_size: int) -> int:
     return int(text.split()[1]) * page_size
 
 
+def statm_anon(text: str, page_size: int) -> int:
+    """Resident anonymous bytes from ``statm``: the second figure less the third, which is files and shmem.
+
+    Ten thousand times cheaper than PSS, but it counts a page once for each process that maps it.
+    """
+    resident, files = text.split()[1:3]
+    return (int(resident) - int(files)) * page_size
+
+
 def stat(text: str) -> Stat:
     """Parent, state, start and CPU time from ``stat``.
 

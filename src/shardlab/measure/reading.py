@@ -76,8 +76,8 @@ def read_tree(procs: Iterable[Proc], root: Path = PROC) -> TreeReading:
 
 
 def summarise(
-    before: TreeReading,
     after: TreeReading,
+    retained_bytes: int,
     data: DataReading,
     *,
     epoch: int,
@@ -86,8 +86,8 @@ def summarise(
     absent_ranks: Iterable[int],
     reasons: dict[str, str],
 ) -> HoldReading:
-    """The figures that follow from reading the tree before and after the trim, and the data."""
-    total, anon_before = after.total, before.total.pss_anon_bytes
+    """The figures that follow from reading the tree and the data, ``retained_bytes`` trimmed before."""
+    total = after.total
     anon, shmem = total.pss_anon_bytes, total.pss_shmem_bytes
     absent = tuple(sorted(absent_ranks))
     parts = (anon, shmem, data.memfd_untouched_bytes, data.file_resident_bytes)
@@ -103,7 +103,7 @@ def summarise(
         shmem_bytes=shmem,
         memfd_untouched_bytes=data.memfd_untouched_bytes,
         file_resident_bytes=data.file_resident_bytes,
-        retained_bytes=None if anon is None or anon_before is None else max(anon_before - anon, 0),
+        retained_bytes=None if anon is None else retained_bytes,
         pss_total_bytes=total.pss_bytes,
         by_role=_grouped((proc.role, memory) for proc, memory in after.memory.items()),
         by_rank=_ranks(after, ("rank", "worker")),

@@ -6,12 +6,12 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from shardlab.measure import procfs
 from shardlab.measure.hold import TRIM_SIGNAL
 from shardlab.measure.procfs import PROC
-from shardlab.measure.reading import TreeReading, read_tree
 from shardlab.measure.tree import Proc
 
 POLL_S = 0.05
@@ -54,17 +54,27 @@ def trim_workers(procs: Sequence[Proc], root: Path = PROC) -> list[int]:
     return [proc.pid for proc in workers if _signalled(proc, TRIM_SIGNAL, root)]
 
 
-def settled(
-    procs: Sequence[Proc], pause: Pause, limit_s: float, root: Path = PROC
-) -> tuple[TreeReading, bool]:
-    """Read the tree until two readings agree within 64 KiB a process; the last, and False, where none did."""
+def anonymous_bytes(procs: Sequence[Proc], root: Path = PROC) -> int:
+    """Resident anonymous memory of all processes together, read at next to no cost."""
+    page_size = os.sysconf("SC_PAGESIZE")
+    total = 0
+    for proc in procs:
+        with suppress(OSError, ValueError):
+            total += procfs.statm_anon(procfs.read(proc.pid, "statm", root), page_size)
+    return total
+
+
+def settled(procs: Sequence[Proc], pause: Pause, limit_s: float, root: Path = PROC) -> tuple[int, bool]:
+    """Wait until two readings of the anonymous memory agree within 64 KiB a process.
+
+    Returns the last reading in bytes, and whether it agreed.
+    """
     deadline = time.monotonic() + limit_s
-    last = read_tree(procs, root)
+    last = anonymous_bytes(procs, root)
     while time.monotonic() < deadline:
         pause(POLL_S / 2)
-        reading = read_tree(procs, root)
-        change = (reading.total.pss_bytes or 0) - (last.total.pss_bytes or 0)
-        if abs(change) <= AGREE_BYTES * len(procs):
+        reading = anonymous_bytes(procs, root)
+        if abs(reading - last) <= AGREE_BYTES * len(procs):
             return reading, True
         last = reading
     return last, False

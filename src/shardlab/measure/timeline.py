@@ -15,8 +15,8 @@ from shardlab.measure.tree import Proc
 from shardlab.records import Memory, MemoryRecord
 
 FLUSH_S = 1.0
-SHARE = 200
-"""PSS is read at most once in this many times the duration of the last read: half a percent of one core."""
+SHARE = 500
+"""PSS is read at most once in this many times the duration of the last read: a fifth of a percent of one core."""
 
 LEAST_CHANGE_BYTES = 1 << 20
 """A process whose RSS moved by less gets one row a second."""

@@ -50,7 +50,7 @@ def _warm(files: Sequence[str]) -> float | None:
 
 
 def _file_of(path: Path, nbytes: int) -> NDArray[uint8]:
-    """A writable map of a new file whose blocks exist: a full disk is an error here, not a later bus error."""
+    """A writable map of a new file that has its blocks: a full disk is an error now, no later bus error."""
     with path.open("wb") as file:
         try:
             os.posix_fallocate(file.fileno(), 0, max(nbytes, 1))

@@ -1,0 +1,7 @@
+"""The stage of all tests here."""
+
+from __future__ import annotations
+
+from scene import scene
+
+__all__ = ["scene"]

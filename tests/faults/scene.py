@@ -1,0 +1,188 @@
+"""A stage on which a run may go wrong: its own temporary folder, and a look at all that it left behind."""
+
+from __future__ import annotations
+
+import csv
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+MARKER = "SHARDLAB_TEST_SCENE"
+CALLS = "SHARDLAB_TEST_CALLS"
+PROFILE = (sys.executable, "-m", "shardlab.profile")
+TROUBLED = str(Path(__file__).with_name("troubled.py"))
+SHM = Path("/dev/shm")
+GONE_WITHIN_S = 5.0
+"""How long after the end of a launcher a process of its run may live: what is promised."""
+
+
+def wait_for(condition: Callable[[], Any], what: str, seconds: float = 60.0) -> Any:
+    """The first true value of ``condition``; fails when there is none in time."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
+        time.sleep(0.02)
+    return value
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended and what it said."""
+
+    code: int
+    out: str
+    err: str
+    seconds: float
+
+    @property
+    def said(self) -> list[str]:
+        """Lines of stderr, notes about flags apart."""
+        return [line for line in self.err.splitlines() if line.strip() and not line.startswith("Note: ")]
+
+
+class Run:
+    """A command in a session of its own, its output in files: who inherits a pipe cannot make a test wait."""
+
+    def __init__(self, scene: Scene, command: tuple[str, ...], env: dict[str, str]) -> None:
+        number = len(scene.runs)
+        self._out, self._err = (scene.folder / f"{name}-{number}" for name in ("out", "err"))
+        self.started = time.monotonic()
+        with self._out.open("wb") as out, self._err.open("wb") as err:
+            self.process = subprocess.Popen(
+                command, env=env, cwd=scene.folder, stdin=subprocess.DEVNULL, stdout=out, stderr=err,
+                start_new_session=True,
+            )  # fmt: skip
+        self.pid = self.process.pid
+
+    def interrupt(self) -> None:
+        """Ctrl-C: SIGINT to the process group."""
+        os.killpg(self.pid, signal.SIGINT)
+
+    def wait(self, seconds: float = 120.0) -> Ended:
+        """The end of it, however that comes."""
+        code = self.process.wait(seconds)
+        text = [path.read_text(errors="replace") for path in (self._out, self._err)]
+        return Ended(code, text[0], text[1], time.monotonic() - self.started)
+
+
+class Scene:
+    """Commands started here share a temporary folder, a results folder and a mark in their environment."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.results = folder / "results"
+        self.calls = folder / "calls"
+        self.calls.mkdir()
+        self.mark = uuid.uuid4().hex
+        # Short, as a unix socket's address has 108 bytes; not below pytest's folder.
+        self.tmp = Path(tempfile.mkdtemp(prefix="scene-"))
+        self.runs: list[Run] = []
+        self._children = {child.pid for child in psutil.Process().children(recursive=True)}
+        self._shm = set(os.listdir(SHM)) if SHM.is_dir() else set()
+
+    def start(self, *flags: str, command: tuple[str, ...] = PROFILE, env: dict[str, str] | None = None) -> Run:
+        """Start a profile with ``flags``, results and temporary files in this scene."""
+        environment = {**os.environ, MARKER: self.mark, CALLS: str(self.calls), "TMPDIR": str(self.tmp)}
+        whole = (*command, *flags)
+        if "--results" not in flags and "-c" not in command:
+            whole += ("--results", str(self.results))
+        run = Run(self, whole, environment | (env or {}))
+        self.runs.append(run)
+        return run
+
+    def run(self, *flags: str, seconds: float = 120.0, **how: Any) -> Ended:
+        """Start it and wait for its end."""
+        return self.start(*flags, **how).wait(seconds)
+
+    def processes(self) -> dict[int, str]:
+        """Everything alive that was started here, whoever its parent is now: pid and command line."""
+        mark, found = f"{MARKER}={self.mark}".encode(), {}
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                if mark in (folder / "environ").read_bytes().split(b"\0"):
+                    found[int(folder.name)] = (folder / "cmdline").read_text().replace("\0", " ").strip()
+            except OSError:
+                continue
+        return found
+
+    def pid_of_rank(self, rank: int) -> int:
+        """The process of a rank of ``troubled.py``'s datasets, once it has read a sample."""
+        path = self.calls / f"rank-{rank}"
+        return int(wait_for(lambda: path.exists() and path.read_text(), f"rank {rank} reads a sample"))
+
+    def wait_until_nobody_lives(self, seconds: float = GONE_WITHIN_S) -> None:
+        """Fails when a process started here is alive after so long."""
+        deadline = time.monotonic() + seconds
+        while left := self.processes():
+            assert time.monotonic() < deadline, f"alive after {seconds:g} s: {left}"
+            time.sleep(0.05)
+
+    def rows(self, name: str) -> list[dict[str, str]]:
+        """The rows of a results file; none where there is no file."""
+        path = self.results / name
+        if not path.exists():
+            return []
+        with path.open(newline="") as file:
+            return list(csv.DictReader(file))
+
+    def left_behind(self) -> dict[str, Any]:
+        """What should not be there any more, by kind; empty when all is clean."""
+        shm = set(os.listdir(SHM)) - self._shm if SHM.is_dir() else set()
+        children = {child.pid: child.name() for child in psutil.Process().children(recursive=True)}
+        found = {
+            "processes": self.processes(),
+            "children": {pid: name for pid, name in children.items() if pid not in self._children},
+            "/dev/shm": sorted(name for name in shm if not _in_use(SHM / name)),
+            "temporary files": sorted(path.name for path in self.tmp.iterdir()),
+        }
+        return {kind: what for kind, what in found.items() if what}
+
+    def close(self) -> None:
+        """End what is left, whatever it is."""
+        for pid in self.processes():
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        for run in self.runs:
+            run.process.wait()
+        shutil.rmtree(self.tmp, ignore_errors=True)
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    """A stage; the test fails when anything is left on it."""
+    stage = Scene(tmp_path)
+    try:
+        yield stage
+        deadline = time.monotonic() + GONE_WITHIN_S
+        while (left := stage.left_behind()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert not left, f"left behind: {left}"
+    finally:
+        stage.close()
+
+
+def _in_use(path: Path) -> bool:
+    """True where a living process maps or holds the file: it belongs to somebody else's run."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if str(path) in (folder / "maps").read_text():
+                return True
+            if any(os.readlink(fd) == str(path) for fd in (folder / "fd").iterdir()):
+                return True
+        except OSError:
+            continue
+    return False

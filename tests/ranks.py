@@ -1,0 +1,229 @@
+"""Ranks for tests: real processes in a real process group, started in a tenth of a second.
+
+A server that has torch and Accelerate loaded forks a launcher, and the launcher forks the ranks (as it must for
+``--store inherited``, whose dataset it builds). What is left out of a run is torch's elastic agent and the
+monitor, both of which have tests of their own. Whatever ends the launcher ends the ranks and their workers.
+"""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing
+import os
+import pickle
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from shardlab.config import RunConfig
+from shardlab.engine.job import Job
+from shardlab.engine.report import EpochReport, load_reports
+from shardlab.index import ledger
+from shardlab.index.audit import Audit
+from shardlab.index.ledger import RankLedger
+from shardlab.launch import probe, session, summary
+from shardlab.plan import resolve
+from shardlab.process import die_with_parent
+from shardlab.world import World
+
+DEADLINE_S = 120.0
+PRELOADED = [
+    "pytest", "torch", "accelerate", "numpy", "shardlab.engine.rank", "shardlab.datapath.distributed",
+    "shardlab.datapath.accelerate", "shardlab.datapath.sharded", "shardlab.store.shared", "shardlab.store.mmap",
+    "shardlab.dataset.synthetic",
+]  # fmt: skip
+
+Target = Callable[..., Any]
+
+
+class RanksFailed(AssertionError):
+    """Ranks that did not end well. ``errors`` has the type, text and traceback of each that failed, by rank."""
+
+    def __init__(self, errors: dict[int, tuple[str, str, str]]) -> None:
+        lines = [f"rank {rank}: {kind}: {text}\n{trace}" for rank, (kind, text, trace) in errors.items()]
+        super().__init__("\n".join(lines))
+        self.errors = errors
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a run left behind. ``ledgers`` are by (epoch, rank)."""
+
+    job: Job
+    reports: tuple[EpochReport, ...]
+    audits: tuple[Audit, ...]
+    ledgers: dict[tuple[int, int], RankLedger]
+
+    @property
+    def findings(self) -> list[str]:
+        """What the audits of all epochs found, by name."""
+        return [finding.name for audit in self.audits for finding in audit.findings]
+
+    def by_rank(self, column: str, epoch: int | None = None) -> list[Any]:
+        """A column of the ranks' rows of an epoch, the last one unless told."""
+        epoch = self.reports[-1].row.epoch if epoch is None else epoch
+        return [getattr(report.row, column) for report in self.reports if report.row.epoch == epoch]
+
+    def got(self, epoch: int | None = None) -> list[list[list[int]]]:
+        """The indices of an epoch: by rank, step and place."""
+        epoch = self.reports[-1].row.epoch if epoch is None else epoch
+        return [batches(kept) for (number, _), kept in sorted(self.ledgers.items()) if number == epoch]
+
+
+def batches(kept: RankLedger) -> list[list[int]]:
+    """A ledger's indices, step by step."""
+    starts = [0, *kept.ends.tolist()]
+    return [kept.indices[a:b].tolist() for a, b in zip(starts, starts[1:], strict=False)]
+
+
+def run(folder: Path, **flags: Any) -> Ran:
+    """One run of the ranks that the flags ask for."""
+    return run_all(folder, [flags])[0]
+
+
+def run_all(folder: Path, many: Sequence[dict[str, Any]]) -> list[Ran]:
+    """Several runs in the same ranks, one after another; all have one ``nproc`` and one ``store``."""
+    jobs = [new_job(folder / f"run-{number}", **flags) for number, flags in enumerate(many)]
+    each_rank(_run_jobs, jobs[0], jobs)
+    return [_what_is_left(job) for job in jobs]
+
+
+def new_job(folder: Path, **flags: Any) -> Job:
+    """The job of a config, written to ``folder`` as the launcher would."""
+    folder.mkdir(parents=True)
+    config = resolve(RunConfig(**{"warmup": 0, **flags})).config
+    spec = session.spec_of(config)
+    facts = session.checked(probe.facts_of(spec, folder, DEADLINE_S), config)
+    return replace(session.new_job(config, spec, facts, folder, None, DEADLINE_S), joined=False)
+
+
+def each_rank(target: Target, job: Job, *args: Any, deadline_s: float = DEADLINE_S) -> list[Any]:
+    """``target(world, inherited, *args)`` on every rank of a job; what each of them returned, by rank.
+
+    ``target`` is a function of a test module. Raises RanksFailed with the ranks' own words.
+    """
+    context = multiprocessing.get_context("forkserver")
+    _preload(context)
+    ours, theirs = context.Pipe(duplex=False)
+    launcher = context.Process(target=_launch, args=(theirs, target, job, args, deadline_s))
+    launcher.start()
+    theirs.close()
+    try:
+        if not ours.poll(deadline_s + 10):
+            raise RanksFailed({-1: ("TimeoutError", f"no rank ended within {deadline_s:g} s", "")})
+        results, errors = pickle.loads(ours.recv_bytes())
+    except EOFError:
+        launcher.join(5)
+        raise RanksFailed({-1: ("EOFError", f"the launcher ended with {launcher.exitcode}", "")}) from None
+    finally:
+        ours.close()
+        launcher.join(5)
+        if launcher.is_alive():
+            launcher.kill()
+            launcher.join()
+    if errors:
+        raise RanksFailed(errors)
+    return list(results)
+
+
+@functools.cache
+def _preload(context: Any) -> None:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # the server, and so every rank, takes it from here
+    context.set_forkserver_preload(PRELOADED)
+
+
+def _launch(out: Connection, target: Target, job: Job, args: tuple[Any, ...], deadline_s: float) -> None:
+    """The launcher: build what is inherited, serve the rendezvous, fork the ranks, gather what they say."""
+    die_with_parent()
+    from torch.distributed import TCPStore
+
+    inherited = session.source(job) if job.config.store == "inherited" else None
+    server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    context = multiprocessing.get_context("fork")
+    pipes, ranks = [], []
+    for rank in range(job.config.nproc):
+        ours, theirs = context.Pipe(duplex=False)
+        environment = _environment(rank, job.config.nproc, server.port)
+        process = context.Process(target=_rank, args=(theirs, environment, target, inherited, args))
+        process.start()
+        theirs.close()
+        pipes.append(ours)
+        ranks.append(process)
+    answers = _gather(pipes, monotonic() + deadline_s)
+    for process in ranks:
+        process.join(5 if len(answers) == len(ranks) else 0)
+        if process.is_alive():
+            process.kill()
+    errors = {rank: error for rank, (_, error) in answers.items() if error is not None}
+    for rank in range(len(ranks)):
+        if rank not in answers and not errors:
+            ranks[rank].join()
+            errors[rank] = ("Ended", f"without a word, exit code {ranks[rank].exitcode}", "")
+    results = [answers[rank][0] if rank in answers else None for rank in range(len(ranks))]
+    out.send_bytes(pickle.dumps((results, errors)))
+
+
+def _gather(pipes: list[Connection], deadline: float) -> dict[int, tuple[Any, Any]]:
+    """What the ranks answer, until all have, one is gone without an answer, or time is up.
+
+    After a first error the others have two seconds to say theirs: they may wait for a rank that is gone.
+    """
+    answers: dict[int, tuple[Any, Any]] = {}
+    open_pipes = dict(zip(pipes, range(len(pipes)), strict=True))
+    while open_pipes and (ready := wait(list(open_pipes), max(0.0, deadline - monotonic()))):
+        for pipe in ready:
+            rank = open_pipes.pop(pipe)  # type: ignore[arg-type]
+            try:
+                answers[rank] = pickle.loads(pipe.recv_bytes())  # type: ignore[union-attr]
+            except EOFError:
+                answers[rank] = (None, ("Ended", "without a word", ""))
+            if answers[rank][1] is not None:
+                deadline = min(deadline, monotonic() + 2)
+    for rank in open_pipes.values():
+        if not any(error for _, error in answers.values()):
+            answers[rank] = (None, ("TimeoutError", "still running at the deadline", ""))
+    return answers
+
+
+def _rank(
+    out: Connection, environment: dict[str, str], target: Target, inherited: Any, args: tuple[Any, ...]
+) -> None:
+    die_with_parent()
+    os.environ.update(environment)
+    os.dup2(2, 1)
+    try:
+        answer: tuple[Any, Any] = (target(World.from_env(), inherited, *args), None)
+    except BaseException as error:
+        answer = (None, (type(error).__name__, str(error), traceback.format_exc()))
+    out.send_bytes(pickle.dumps(answer))
+
+
+def _environment(rank: int, world_size: int, port: int) -> dict[str, str]:
+    return {
+        "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world_size),
+        "LOCAL_WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",  # the launcher serves the rendezvous, as torch's agent does
+    }  # fmt: skip
+
+
+def _run_jobs(world: World, inherited: Any, jobs: list[Job]) -> None:
+    from shardlab.engine import rank
+
+    with rank.process_group(jobs[0], world):
+        for job in jobs:
+            rank.run(job, world, inherited)
+
+
+def _what_is_left(job: Job) -> Ran:
+    reports = load_reports(job.folder)
+    world_size, config = job.config.nproc, job.config
+    ledgers = {
+        (epoch, rank): ledger.read(summary.ledger_file(job.folder, epoch, rank))
+        for epoch in range(config.warmup + config.epochs)
+        for rank in range(world_size)
+    }
+    return Ran(job, reports, summary.audit_epochs(job, reports, world_size), ledgers)
