@@ -7,6 +7,7 @@ monitor, both of which have tests of their own. Whatever ends the launcher ends 
 
 from __future__ import annotations
 
+import faulthandler
 import functools
 import multiprocessing
 import os
@@ -148,12 +149,19 @@ def _launch(out: Connection, target: Target, job: Job, args: tuple[Any, ...], de
     for rank in range(job.config.nproc):
         ours, theirs = context.Pipe(duplex=False)
         environment = _environment(rank, job.config.nproc, server.port)
-        process = context.Process(target=_rank, args=(theirs, environment, target, inherited, args))
+        stack = job.folder / f"stack-{rank}.txt"
+        process = context.Process(
+            target=_rank, args=(theirs, environment, stack, deadline_s - 1, target, inherited, args)
+        )
         process.start()
         theirs.close()
         pipes.append(ours)
         ranks.append(process)
     answers = _gather(pipes, monotonic() + deadline_s)
+    for rank, (_, error) in answers.items():
+        if error is not None and error[0] == "TimeoutError":
+            where = (job.folder / f"stack-{rank}.txt").read_text()
+            answers[rank] = (None, (error[0], f"still running after {deadline_s:g} s", where))
     for process in ranks:
         process.join(5 if len(answers) == len(ranks) else 0)
         if process.is_alive():
@@ -183,16 +191,22 @@ def _gather(pipes: list[Connection], deadline: float) -> dict[int, tuple[Any, An
                 answers[rank] = (None, ("Ended", "without a word", ""))
             if answers[rank][1] is not None:
                 deadline = min(deadline, monotonic() + 2)
-    for rank in open_pipes.values():
-        if not any(error for _, error in answers.values()):
-            answers[rank] = (None, ("TimeoutError", "still running at the deadline", ""))
+    if all(error is None for _, error in answers.values()):
+        answers |= {rank: (None, ("TimeoutError", "", "")) for rank in open_pipes.values()}
     return answers
 
 
 def _rank(
-    out: Connection, environment: dict[str, str], target: Target, inherited: Any, args: tuple[Any, ...]
+    out: Connection,
+    environment: dict[str, str],
+    stack: Path,
+    patience_s: float,
+    target: Target,
+    inherited: Any,
+    args: tuple[Any, ...],
 ) -> None:
     die_with_parent()
+    faulthandler.dump_traceback_later(patience_s, file=stack.open("w"))
     os.environ.update(environment)
     os.dup2(2, 1)
     try:

@@ -8,7 +8,7 @@ from shardlab.launch.summary import Outcome
 from shardlab.plan import path_plugin
 from shardlab.records import NodeRecord, RankRecord
 
-MANY_COPIES = 1.1  # above the interval of one copy on datasets that can be measured at all
+MANY_COPIES = 1.1  # less is one copy; more may be, where the interval is wide
 NOTABLE = 0.05  # of the dataset: in-flight and retained bytes below it are not worth a sentence
 
 
@@ -57,9 +57,11 @@ def _memory(outcome: Outcome, node: NodeRecord) -> Iterator[str]:
     bound = "at least " if node.unreadable else ""
     interval = f"{node.copies_low:.2f} to {node.copies_high:.2f}"
     text = f"{where} holds {bound}{node.copies:.1f} copies of the dataset ({interval})"
-    if node.copies > MANY_COPIES:
+    if node.copies > MANY_COPIES and (node.copies_low or 0) > 1:
         yield f"{text}, {mib(node.duplicate_bytes)} MiB of it duplicate."
         yield from _cures(outcome, node)
+    elif node.copies > MANY_COPIES:
+        yield f"{text}: not clear of one copy."
     else:
         yield f"{text}: nothing to save."
     size = node.dataset_bytes or 0
@@ -86,7 +88,7 @@ def _cures(outcome: Outcome, node: NodeRecord) -> Iterator[str]:
             f"Rank {idle[0]} never reads its" if len(idle) == 1 else f"Ranks {spans(idle)} never read theirs"
         )
         yield f"{ranks}: keep one copy with {cure}."
-    elif config.workers and node.copies is not None and node.copies > node.local_world_size * MANY_COPIES:
+    elif config.workers and (node.copies_low or 0) > node.local_world_size:
         how = "by reference counts after fork" if config.worker_start_method == "fork" else "sent to each"
         yield f"More copies than ranks: the workers of each rank hold theirs, {how}. Keep one with {cure}."
     else:

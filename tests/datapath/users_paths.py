@@ -1,6 +1,6 @@
-"""Data paths as a user writes them, outside the package: two clean ones and the same with one fault each.
+"""Data paths as a user writes them, outside the package: clean ones, and the same with one fault each.
 
-The fault sits on the last rank, in its step 1 at place 2, unless the factory says otherwise.
+The fault is on the last rank. Where it has one place, that is place 2 of step 1.
 """
 
 from __future__ import annotations
@@ -14,16 +14,12 @@ from torch.utils.data import default_collate
 STEP, PLACE = 1, 2
 
 
-class Path:
-    """Ranks that deal out ``range(n)``, padded, dropped or kept, in strides or in contiguous parts.
-
-    A fault overrides one of the small methods.
-    """
-
-    contiguous = False
+class Strided:
+    """Ranks take turns, sample by sample. Faults override one of the small methods."""
 
     def __init__(self, store: Any, plan: Any, world: Any) -> None:
         self.dataset, self.plan, self.world = store.dataset, plan, world
+        self.share_of = world.rank
         self.epoch = self.done = self.skip = 0
 
     @property
@@ -34,18 +30,19 @@ class Path:
         if not self.plan.shuffle:
             return list(range(self.plan.samples))
         source = torch.Generator().manual_seed(1000 * self.plan.seed + self.epoch)
-        return list(torch.randperm(self.plan.samples, generator=source))
+        return list(torch.randperm(self.plan.samples, generator=source).tolist())
+
+    def dealt(self) -> list[int]:
+        """The order with the last round filled up, cut off or left as it is."""
+        order, ranks = self.order(), self.world.world_size
+        if self.plan.tail == "drop":
+            return order[: len(order) - len(order) % (ranks * self.plan.batch_size)]
+        if self.plan.tail == "pad":
+            return (order * ranks)[: -(-len(order) // ranks) * ranks]
+        return order
 
     def share(self) -> list[int]:
-        order, ranks, tail = [int(i) for i in self.order()], self.world.world_size, self.plan.tail
-        if tail == "drop":
-            order = order[: len(order) - len(order) % (ranks * self.plan.batch_size)]
-        if tail == "pad":
-            order = (order * ranks)[: -(-len(order) // ranks) * ranks]
-        if self.contiguous:
-            starts = [len(order) * r // ranks for r in range(ranks + 1)]
-            return order[starts[self.world.rank] : starts[self.world.rank + 1]]
-        return order[self.world.rank :: ranks]
+        return self.dealt()[self.share_of :: self.world.world_size]
 
     def batches(self) -> list[list[int]]:
         share, size = self.share(), self.plan.batch_size
@@ -60,11 +57,10 @@ class Path:
     def __iter__(self) -> Iterator[tuple[Any, torch.Tensor]]:
         skip, self.skip = self.skip, 0
         for step, indices in enumerate(self.batches()):
-            if step < skip:
-                continue
-            self.done = step + 1
-            samples = [self.sample(index, step, place) for place, index in enumerate(indices)]
-            yield default_collate(samples), torch.tensor(indices)
+            if step >= skip:
+                self.done = step + 1
+                samples = [self.sample(index, step, place) for place, index in enumerate(indices)]
+                yield default_collate(samples), torch.tensor(indices)
 
     def set_epoch(self, epoch: int) -> None:
         self.epoch, self.done = epoch, 0
@@ -74,120 +70,109 @@ class Path:
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         self.set_epoch(state["epoch"])
-        self.skip = state["done"]
+        self.skip = self.done = state["done"]
 
     def close(self) -> None:
         pass
 
 
-class Contiguous(Path):
-    contiguous = True
+class Contiguous(Strided):
+    """Each rank has a part of its own."""
+
+    def share(self) -> list[int]:
+        order, ranks = self.dealt(), self.world.world_size
+        return order[len(order) * self.share_of // ranks : len(order) * (self.share_of + 1) // ranks]
 
 
-strided, contiguous = Path, Contiguous
-
-
-class _Skips(Path):
+class Skips:
     """One sample never comes; those after it move up."""
 
-    def share(self) -> list[int]:
-        share = super().share()
+    def share(self: Any) -> list[int]:
+        share = super().share()  # type: ignore[misc]
         if self.faulty:
             del share[STEP * self.plan.batch_size + PLACE]
-        return share
+        return list(share)
 
 
-class _ShortBatch(Path):
-    """One batch lacks a sample in its middle."""
+class LeavesAHole:
+    """One batch lacks a sample of its middle."""
 
-    def batches(self) -> list[list[int]]:
-        batches = super().batches()
+    def batches(self: Any) -> list[list[int]]:
+        batches = super().batches()  # type: ignore[misc]
         if self.faulty:
             del batches[STEP][PLACE]
-        return batches
+        return list(batches)
 
 
-class _Swaps(Path):
+class Swaps:
     """Two samples of a rank come in each other's place."""
 
-    def batches(self) -> list[list[int]]:
-        batches = super().batches()
+    def batches(self: Any) -> list[list[int]]:
+        batches = super().batches()  # type: ignore[misc]
         if self.faulty:
-            a, b = batches[STEP][PLACE], batches[STEP + 1][0]
-            batches[STEP][PLACE], batches[STEP + 1][0] = b, a
-        return batches
+            a, b = batches[STEP], batches[STEP + 1]
+            a[PLACE], b[0] = b[0], a[PLACE]
+        return list(batches)
 
 
-class _WrongContent(Path):
-    """Under the right index comes the sample of its neighbour."""
+class MixesContent:
+    """Under the right index comes the sample before it."""
 
-    def sample(self, index: int, step: int, place: int) -> Any:
+    def sample(self: Any, index: int, step: int, place: int) -> Any:
         wrong = self.faulty and (step, place) == (STEP, PLACE)
-        return self.dataset[index - 1 if wrong else index]
+        return super().sample(index - wrong, step, place)  # type: ignore[misc]
 
 
-class _RepeatsShard(Path):
-    """The last rank is given the share of the first."""
+class RepeatsAShare:
+    """The last rank is given the first rank's share."""
 
-    def share(self) -> list[int]:
-        if not self.faulty:
-            return super().share()
-        world = self.world
-        self.world = type(world)(0, world.world_size, 0, world.local_world_size)
-        try:
-            return super().share()
-        finally:
-            self.world = world
+    def share(self: Any) -> list[int]:
+        self.share_of = 0 if self.faulty else self.world.rank
+        return list(super().share())  # type: ignore[misc]
 
 
-class _Lies(Path):
+class LiesInLen:
     """``len`` says one step more than come."""
 
-    def __len__(self) -> int:
-        return super().__len__() + self.faulty
+    def __len__(self: Any) -> int:
+        return len(self.batches()) + self.faulty
 
 
-class _OneStepFewer(Path):
-    """The last step never comes; ``len`` knows it."""
+class EndsEarly:
+    """The last step never comes, and ``len`` knows it."""
 
-    def batches(self) -> list[list[int]]:
-        return super().batches()[: -1 if self.faulty else None]
+    def batches(self: Any) -> list[list[int]]:
+        batches = super().batches()  # type: ignore[misc]
+        return list(batches[:-1] if self.faulty else batches)
 
 
-class _ForeignIndex(Path):
-    """One index is that of no sample."""
+class LeavesTheDataset:
+    """One index is no sample's."""
 
-    def batches(self) -> list[list[int]]:
-        batches = super().batches()
+    def batches(self: Any) -> list[list[int]]:
+        batches = super().batches()  # type: ignore[misc]
         if self.faulty:
             batches[STEP][PLACE] = self.plan.samples
-        return batches
+        return list(batches)
 
-    def sample(self, index: int, step: int, place: int) -> Any:
-        return self.dataset[index % self.plan.samples]
-
-
-class _ForgetsItsEpoch(Path):
-    """The shuffle never changes."""
-
-    def set_epoch(self, epoch: int) -> None:
-        pass
+    def sample(self: Any, index: int, step: int, place: int) -> Any:
+        return super().sample(index % self.plan.samples, step, place)  # type: ignore[misc]
 
 
-class _OwnSeed(Path):
-    """Each rank shuffles with a seed of its own."""
+class SeedsItself:
+    """Each rank shuffles in an order of its own."""
 
-    def order(self) -> list[int]:
+    def order(self: Any) -> list[int]:
         source = torch.Generator().manual_seed(self.world.rank)
-        return list(torch.randperm(self.plan.samples, generator=source))
+        return list(torch.randperm(self.plan.samples, generator=source).tolist())
 
 
-FAULTS: dict[str, type[Path]] = {
-    "skips": _Skips, "short_batch": _ShortBatch, "swaps": _Swaps, "wrong_content": _WrongContent,
-    "repeats_shard": _RepeatsShard, "lies": _Lies, "one_step_fewer": _OneStepFewer,
-    "foreign_index": _ForeignIndex, "forgets_its_epoch": _ForgetsItsEpoch, "own_seed": _OwnSeed,
-}  # fmt: skip
+FAULTS = (
+    Skips, LeavesAHole, Swaps, MixesContent, RepeatsAShare, LiesInLen, EndsEarly, LeavesTheDataset,
+    SeedsItself,
+)  # fmt: skip
 
-for _name, _fault in FAULTS.items():  # strided_skips, contiguous_skips, ...
-    globals()[f"strided_{_name}"] = _fault
-    globals()[f"contiguous_{_name}"] = type(f"Contiguous{_fault.__name__}", (_fault, Contiguous), {})
+for _clean in (Strided, Contiguous):  # StridedSkips, ContiguousSkips, ...
+    for _fault in FAULTS:
+        _name = _clean.__name__ + _fault.__name__
+        globals()[_name] = type(_name, (_fault, _clean), {})

@@ -41,10 +41,10 @@ def small_lists() -> list[list[int]]:
 
 
 class Pixels:
-    """128 MiB of pixels in one tensor, a sample being one row of 784 bytes."""
+    """256 MiB of pixels in one tensor, a sample being one row of 784 bytes."""
 
     def __init__(self) -> None:
-        self.rows = torch.randint(0, 256, (128 * MIB // ROW, ROW), dtype=torch.uint8)
+        self.rows = torch.randint(0, 256, (256 * MIB // ROW, ROW), dtype=torch.uint8)
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -55,6 +55,7 @@ class TorchLoader:
         self.inner = inner
         self._set_epoch = set_epoch
         self._epoch = self._step = self._skip = 0
+        self._batches: Iterator[tuple[Any, Any]] = iter(())
 
     @property
     def loader_class(self) -> type:
@@ -66,12 +67,17 @@ class TorchLoader:
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
         skip, self._skip = self._skip, 0
-        return self._deliver(iter(self.inner), skip)  # the iterator is made now: workers start here
+        self._step = 0
+        self._batches = iter(self.inner)  # made now: workers start here
+        for _ in range(skip):
+            next(self, None)
+        return self
 
-    def _deliver(self, batches: Iterator[tuple[Any, Any]], skip: int) -> Iterator[tuple[Any, Any]]:
-        for self._step, (batch, indices) in enumerate(batches, start=1):
-            if self._step > skip:
-                yield batch, indices
+    def __next__(self) -> tuple[Any, Any]:
+        # No generator: its frame would keep each batch alive until the next one is there.
+        pair = next(self._batches)
+        self._step += 1
+        return pair
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch whose order comes next."""

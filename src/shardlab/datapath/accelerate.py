@@ -29,6 +29,13 @@ IGNORES = {"even_batches": "the dispatching loader pads by itself and never look
 
 def open(store: Store, plan: Plan, world: World) -> TorchLoader:
     """``pad`` repeats up to W - 1 samples and shortens the last batch; indices travel with their samples."""
+    round_samples = world.world_size * plan.batch_size
+    if plan.tail == "drop" and plan.samples is not None and plan.samples < round_samples:
+        raise UsageError(  # upstream would fail on all ranks, with a broadcast of nothing
+            f"--sampler accelerate --tail drop needs a full round of {round_samples} samples",
+            plan.samples,
+            cure="use --tail pad, or a smaller --batch-size",
+        )
     if world.rank == READER and not store.iterable and plan.samples:
         refuse_what_cannot_be_sent(describe_sample(store.raw[0]))
     return prepare(store, plan, world, plan.batch_size, dispatch_batches=True)

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from shardlab import dataset, plugins
 from shardlab.config import OutputConfig, RunConfig
 from shardlab.dataset import DatasetFacts, DatasetSpec
-from shardlab.engine.job import Job
+from shardlab.engine.job import Control, Job
 from shardlab.engine.rank import freeze_what_is_not_data
 from shardlab.engine.report import EpochReport, load_reports
 from shardlab.engine.source import source
@@ -97,20 +97,27 @@ def run_control(request: ControlRequest, config: RunConfig, timeout_s: float) ->
 
 
 def control_job(request: ControlRequest, config: RunConfig, folder: Path, timeout_s: float) -> Job:
-    """The job of a control run. A folder of shards is stood in for by a folder of shards."""
+    """The job of a control run."""
     config = replace(config, nproc=request.nproc, max_steps=request.control.steps)
     job = new_job(config, request.spec, request.facts, folder, None, timeout_s)
     job = replace(job, control=request.control)
     if dataset.kind_of(request.spec) == "shards":
-        text = str(folder / "shards")
-        if not Path(text).exists():
-            writer.write(dataset.stand_in(request.facts, request.control.samples), Path(text))
-        spec = DatasetSpec(text)
-        facts = dataset.facts_without_building(spec)
-        assert facts is not None
-        job = replace(job, spec=spec, facts=facts, control=replace(request.control, on_disk=True))
+        job = _on_disk(job, request.control)
     job.save()
     return job
+
+
+def _on_disk(job: Job, control: Control) -> Job:
+    """A folder of shards stands in for a folder of shards: as many samples as the steps need, or half of them."""
+    samples = min(
+        control.steps * job.config.nproc * job.config.batch_size, max(1, (job.facts.samples or 0) // 2)
+    )
+    spec = DatasetSpec(str(job.folder / "shards"))
+    if not Path(spec.text).exists():
+        writer.write(dataset.stand_in(job.facts, samples), Path(spec.text))
+    facts = dataset.facts_without_building(spec)
+    assert facts is not None
+    return replace(job, spec=spec, facts=facts, control=replace(control, samples=samples, on_disk=True))
 
 
 def control_reading(job: Job, watched: Watched) -> ControlReading:

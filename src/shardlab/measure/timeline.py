@@ -16,7 +16,7 @@ from shardlab.records import Memory, MemoryRecord
 
 FLUSH_S = 1.0
 SHARE = 500
-"""PSS is read at most once in this many times the duration of the last read: a fifth of a percent of one core."""
+"""PSS is read at most once in this many times the last read's duration: a fifth of a percent of a core."""
 
 LEAST_CHANGE_BYTES = 1 << 20
 """A process whose RSS moved by less gets one row a second."""
