@@ -15,7 +15,6 @@ start-up of the monitor and the control run apart; to be compared with 0.01.
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import os
 import statistics
@@ -23,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -31,17 +30,15 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 import torch
 
+from publishing import publish
 from shardlab import dataset, plugins
 from shardlab.config import RunConfig
 from shardlab.dataset import DatasetSpec
 from shardlab.engine.loop import LoopTools, run_epoch
 from shardlab.index.ledger import Ledger
-from shardlab.measure import kernel
 from shardlab.plan import Plan
 from shardlab.store import ReadCounter, Store
 from shardlab.world import World
-
-OUT = Path(__file__).parent.parent / "results" / "published"
 
 
 @dataclass(frozen=True)
@@ -76,7 +73,7 @@ def main() -> None:
         print(
             f"{row.what:8} {row.setting:44} {row.ratio:.4f} [{row.low:.4f}, {row.high:.4f}] limit {row.limit}"
         )
-    publish(rows)
+    publish("profiling_cost.csv", rows)
 
 
 def ledger_rows(pairs: int) -> Iterator[Row]:
@@ -136,18 +133,6 @@ def row_of(what: str, setting: str, ratios: list[float], limit: float | None) ->
     draws = np.median(rng.choice(ratios, (2000, len(ratios))), axis=1)
     low, high = np.percentile(draws, [2.5, 97.5])
     return Row(what, setting, len(ratios), statistics.median(ratios), float(low), float(high), limit)
-
-
-def publish(rows: list[Row]) -> None:
-    """``results/published/profiling_cost.csv``, each row with what it was measured on and by which command."""
-    OUT.mkdir(parents=True, exist_ok=True)
-    environment = kernel.environment() | {
-        "argv": " ".join(["python", "experiments/profiling_cost.py", *sys.argv[1:]])
-    }
-    with (OUT / "profiling_cost.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, [*asdict(rows[0]), *environment])
-        writer.writeheader()
-        writer.writerows(asdict(row) | environment for row in rows)
 
 
 if __name__ == "__main__":

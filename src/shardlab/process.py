@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import multiprocessing
 import os
 import signal
 import sys
+import threading
 
 _PR_SET_PDEATHSIG = 1
 
@@ -18,3 +20,29 @@ def die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it died in between
         os._exit(1)
+
+
+def die_with_starter() -> None:
+    """End this process when the one that multiprocessing started it for does.
+
+    Under a fork server that is not the parent, and server and worker would keep each other alive for ever.
+    """
+    die_with_parent()
+    starter = multiprocessing.parent_process()
+    if starter is None:
+        return
+
+    def wait() -> None:
+        starter.join()
+        os._exit(1)
+
+    threading.Thread(target=wait, name="starter", daemon=True).start()
+
+
+def keep_sockets_in(folder: str) -> None:
+    """Have multiprocessing put its sockets there, for this process and those that it starts.
+
+    Its own choice is a new folder that stays behind where the process is ended. The address of a socket has
+    108 bytes, so a folder inside ``folder`` would not always fit.
+    """
+    multiprocessing.current_process()._config["tempdir"] = folder  # type: ignore[attr-defined]

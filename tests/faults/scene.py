@@ -23,7 +23,7 @@ MARKER = "SHARDLAB_TEST_SCENE"
 CALLS = "SHARDLAB_TEST_CALLS"
 PROFILE = (sys.executable, "-m", "shardlab.profile")
 TROUBLED = str(Path(__file__).with_name("troubled.py"))
-SHM = Path("/dev/shm")
+SHM = "/dev/shm"
 GONE_WITHIN_S = 5.0
 """How long after the end of a launcher a process of its run may live: what is promised."""
 
@@ -50,6 +50,53 @@ class Ended:
     def said(self) -> list[str]:
         """Lines of stderr, notes about flags apart."""
         return [line for line in self.err.splitlines() if line.strip() and not line.startswith("Note: ")]
+
+
+class PrivateMounts:
+    """A mount namespace with a /dev/shm of its own, which shows what is left there after all have ended.
+
+    Needs root. Elsewhere ``available`` is false, and commands run in the machine's own.
+    """
+
+    def __init__(self) -> None:
+        self.available = os.geteuid() == 0 and shutil.which("unshare") is not None
+        if self.available:
+            script = f"mount -t tmpfs tmpfs {SHM} && echo made && exec cat"
+            self._holder = subprocess.Popen(
+                ["unshare", "--mount", "sh", "-c", script],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            )  # fmt: skip
+            assert self._holder.stdout is not None
+            self.available = self._holder.stdout.readline() == b"made\n"
+            if not self.available:
+                self.close()
+
+    @property
+    def prefix(self) -> tuple[str, ...]:
+        """What to put before a command; it becomes that command, in the same process."""
+        return ("nsenter", f"--mount=/proc/{self._holder.pid}/ns/mnt", "--") if self.available else ()
+
+    @property
+    def shm(self) -> Path:
+        """Where its /dev/shm can be seen from here."""
+        return Path(f"/proc/{self._holder.pid}/root{SHM}" if self.available else SHM)
+
+    def mount(self, what: str, folder: Path, *options: str) -> None:
+        """Mount there, seen only inside; skips the test where that cannot be."""
+        if not self.available:
+            pytest.skip("mounting needs root")
+        folder.mkdir(exist_ok=True)
+        command = (*self.prefix, "mount", "-t", what, *options, what, str(folder))
+        subprocess.run(command, check=True)
+
+    def run(self, *command: str) -> str:
+        """What a command inside prints."""
+        return subprocess.run((*self.prefix, *command), check=True, capture_output=True, text=True).stdout
+
+    def close(self) -> None:
+        """Give it back, its mounts with it."""
+        if hasattr(self, "_holder"):
+            self._holder.communicate()
 
 
 class Run:
@@ -89,13 +136,14 @@ class Scene:
         # Short, as a unix socket's address has 108 bytes; not below pytest's folder.
         self.tmp = Path(tempfile.mkdtemp(prefix="scene-"))
         self.runs: list[Run] = []
+        self.mounts = PrivateMounts()
         self._children = {child.pid for child in psutil.Process().children(recursive=True)}
-        self._shm = set(os.listdir(SHM)) if SHM.is_dir() else set()
+        self._shm = self._shm_names()
 
     def start(self, *flags: str, command: tuple[str, ...] = PROFILE, env: dict[str, str] | None = None) -> Run:
         """Start a profile with ``flags``, results and temporary files in this scene."""
         environment = {**os.environ, MARKER: self.mark, CALLS: str(self.calls), "TMPDIR": str(self.tmp)}
-        whole = (*command, *flags)
+        whole = (*self.mounts.prefix, *command, *flags)
         if "--results" not in flags and "-c" not in command:
             whole += ("--results", str(self.results))
         run = Run(self, whole, environment | (env or {}))
@@ -139,15 +187,17 @@ class Scene:
 
     def left_behind(self) -> dict[str, Any]:
         """What should not be there any more, by kind; empty when all is clean."""
-        shm = set(os.listdir(SHM)) - self._shm if SHM.is_dir() else set()
         children = {child.pid: child.name() for child in psutil.Process().children(recursive=True)}
         found = {
             "processes": self.processes(),
             "children": {pid: name for pid, name in children.items() if pid not in self._children},
-            "/dev/shm": sorted(name for name in shm if not _in_use(SHM / name)),
+            SHM: sorted(self._shm_names() - self._shm),
             "temporary files": sorted(path.name for path in self.tmp.iterdir()),
         }
         return {kind: what for kind, what in found.items() if what}
+
+    def _shm_names(self) -> set[str]:
+        return set(os.listdir(self.mounts.shm)) if self.mounts.shm.is_dir() else set()
 
     def close(self) -> None:
         """End what is left, whatever it is."""
@@ -158,6 +208,7 @@ class Scene:
                 continue
         for run in self.runs:
             run.process.wait()
+        self.mounts.close()
         shutil.rmtree(self.tmp, ignore_errors=True)
 
 
@@ -174,15 +225,3 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
     finally:
         stage.close()
 
-
-def _in_use(path: Path) -> bool:
-    """True where a living process maps or holds the file: it belongs to somebody else's run."""
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if str(path) in (folder / "maps").read_text():
-                return True
-            if any(os.readlink(fd) == str(path) for fd in (folder / "fd").iterdir()):
-                return True
-        except OSError:
-            continue
-    return False

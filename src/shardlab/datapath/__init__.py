@@ -15,6 +15,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Protocol
 
+from shardlab.datapath._torch import TorchLoader, dataloader_options
+
+__all__ = ["Loader", "TorchLoader", "dataloader_options"]
+
 
 class Loader(Protocol):
     """What a rank iterates: once for each epoch.

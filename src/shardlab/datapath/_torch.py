@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 
 from shardlab.measure.hold import trim_on_signal
 from shardlab.plan import Plan
-from shardlab.process import die_with_parent
+from shardlab.process import die_with_starter
 from shardlab.store import Store
 
 
@@ -34,7 +34,7 @@ def dataloader_options(store: Store, plan: Plan) -> dict[str, Any]:
 
 def start_worker(_worker: int) -> None:
     """What a worker process does first: end with its rank, leave Ctrl-C to it, give memory back when told."""
-    die_with_parent()
+    die_with_starter()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     trim_on_signal()
 
@@ -51,9 +51,9 @@ class TorchLoader:
     for dispatching loaders too, where upstream's skips too few.
     """
 
-    def __init__(self, inner: DataLoader[Any], set_epoch: Callable[[int], None]) -> None:
+    def __init__(self, inner: DataLoader[Any], set_epoch: Callable[[int], None] | None = None) -> None:
         self.inner = inner
-        self._set_epoch = set_epoch
+        self._set_epoch = set_epoch or (lambda _epoch: None)
         self._epoch = self._step = self._skip = 0
         self._batches: Iterator[tuple[Any, Any]] = iter(())
 

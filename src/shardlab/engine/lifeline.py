@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import sys
 import threading
@@ -88,11 +89,12 @@ class Failure:
 
 def write_failure(run_dir: Path, rank: int, error: BaseException) -> Failure:
     """Leave ``failure-<rank>.json`` in the run's folder."""
+    kind, message = _own_words(error)
     failure = Failure(
         rank=rank,
         time_ns=time.time_ns(),
-        kind=type(error).__name__,
-        message=_own_words(error),
+        kind=kind,
+        message=message,
         where=_users_frame(error),
         trace="".join(traceback.format_exception(error)),
         expected=isinstance(error, ShardlabError),
@@ -103,26 +105,46 @@ def write_failure(run_dir: Path, rank: int, error: BaseException) -> Failure:
     return failure
 
 
+def failed(run_dir: Path) -> list[Path]:
+    """The files of the ranks that failed so far."""
+    return list(run_dir.glob("failure-*.json"))
+
+
 def read_failures(run_dir: Path) -> list[Failure]:
     """All failures that ranks left, the first one first."""
-    found = [msgspec.json.decode(file.read_bytes(), type=Failure) for file in run_dir.glob("failure-*.json")]
+    found = [msgspec.json.decode(file.read_bytes(), type=Failure) for file in failed(run_dir)]
     return sorted(found, key=lambda failure: failure.time_ns)
 
 
-def _own_words(error: BaseException) -> str:
-    """The message; of an error that a DataLoader worker sent, the last line of the traceback inside it."""
-    text = str(error).strip()
-    if text.startswith("Caught ") and "Traceback" in text:
-        worker = text.partition("\n")[0].removeprefix("Caught ").removesuffix(".")
-        return f"{text.splitlines()[-1]} ({worker.partition(' ')[2]})"
-    return text
+_WORKERS_ERROR = re.compile(r"Caught (?P<kind>[\w.]+) (?P<worker>in .*?)\.\n.*Traceback", re.DOTALL)
+_FRAME = re.compile(r'^  File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
+
+
+def _own_words(error: BaseException) -> tuple[str, str]:
+    """Type and message; of an error that a DataLoader worker sent, those in the traceback that it carries."""
+    kind, text = type(error).__name__, str(error).strip()
+    sent = _WORKERS_ERROR.match(text)
+    if sent is None:
+        return kind, text
+    # After the last frame, its source line and its marks comes "package.Type: the message".
+    said = re.search(r"^(?! )[\w.]+(?:: (.*))?\Z", text[_last_frame_end(text) :], re.DOTALL | re.MULTILINE)
+    message = (said[1] or "") if said else text.splitlines()[-1]
+    return sent["kind"], f"{message} ({sent['worker']})".strip()
+
+
+def _last_frame_end(text: str) -> int:
+    return max((frame.end() for frame in _FRAME.finditer(text)), default=0)
 
 
 def _users_frame(error: BaseException) -> str:
     """``file:line in function`` of the innermost frame that is neither ours nor a library's."""
     ours = str(Path(__file__).parent.parent)
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        library = "site-packages" in frame.filename or frame.filename.startswith((ours, sys.base_prefix, "<"))
-        if not library:
-            return f"{frame.filename}:{frame.lineno} in {frame.name}"
+    text = str(error)
+    if _WORKERS_ERROR.match(text):
+        frames = [(frame[1], frame[2], frame[3]) for frame in _FRAME.finditer(text)]
+    else:
+        frames = [(f.filename, str(f.lineno), f.name) for f in traceback.extract_tb(error.__traceback__)]
+    for file, line, name in reversed(frames):
+        if "site-packages" not in file and not file.startswith((ours, sys.base_prefix, "<")):
+            return f"{file}:{line} in {name}"
     return ""

@@ -28,7 +28,7 @@ from shardlab.errors import RunFailed, UsageError
 from shardlab.index import ledger as ledgers
 from shardlab.measure.hold import Holder
 from shardlab.plan import Plan
-from shardlab.process import die_with_parent
+from shardlab.process import die_with_parent, keep_sockets_in
 from shardlab.store import Store
 from shardlab.world import World
 
@@ -51,6 +51,7 @@ def main(run_dir: str, inherited: Any = None) -> None:
 
 def run(job: Job, world: World, inherited: Any = None) -> None:
     """All epochs of one rank, in a process group of all ranks."""
+    keep_sockets_in(job.run_dir)
     with process_group(job, world):
         device = _device(job, world)
         path = open_path(job)

@@ -20,6 +20,7 @@ from shardlab.engine import lifeline
 from shardlab.engine.job import LIFELINE, Job
 from shardlab.engine.rank import main as rank_main
 from shardlab.errors import ExitCode, RunFailed, ShardlabError
+from shardlab.launch import rundir
 from shardlab.launch.probe import describe_failure
 
 SHUTDOWN_S = 2  # from SIGTERM to SIGKILL, for a rank that is stopped or stuck
@@ -48,6 +49,7 @@ def launch(job: Job, watch: Callable[[Path], None], inherited: Any = None) -> No
         logging.getLogger(name).setLevel(logging.CRITICAL)
     if job.config.start_method == "forkserver":
         multiprocessing.set_forkserver_preload(["torch", "shardlab.engine.rank"])
+        rundir.sign_sockets()
     logs = job.folder / "agent"
     logs.mkdir(exist_ok=True)
     config = LaunchConfig(
@@ -125,16 +127,28 @@ class _Rope:
         self.cut(Interrupted(number))
 
     def _run(self) -> None:
-        waited = 0.0
+        waited = ending = 0.0
         while not self._done.wait(0.1):
             waited += 0.1
             self._watch(self.job.folder)
+            if self._is_ending():
+                ending += 0.1
+            if ending > SHUTDOWN_S:
+                self._kill()
             if waited > self.job.timeout_s:
                 self.cut(
                     RunFailed(
                         f"the run did not end within --timeout {self.job.timeout_s:g} s: all ranks were ended"
                     )
                 )
+
+    def _is_ending(self) -> bool:
+        return self.reason is not None or bool(lifeline.failed(self.job.folder))
+
+    def _kill(self) -> None:
+        """End ranks that are stopped or stuck: the agent waits 30 s for them once another has failed."""
+        for process in multiprocessing.active_children():
+            process.kill()
 
 
 def first_failure(job: Job, error: Any) -> str:

@@ -12,7 +12,7 @@ from shardlab.measure.reading import HoldReading
 from shardlab.records import NodeRecord
 
 NOISE_BYTES_PER_PROCESS = 4 << 20
-"""How far used memory strays from the truth, per process; measured by experiments/control_noise.py."""
+"""How far used memory strays from the truth, per process; measured by experiments/copies_against_truth.py."""
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,11 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing.util import get_temp_dir
 from pathlib import Path
 
 PREFIX = "shardlab-run-"
+SOCKETS_PREFIX = "pymp-"  # multiprocessing's own; swept only where its owner signed it
 OWNER = "owner"
 
 
@@ -28,20 +30,29 @@ def run_folder() -> Iterator[Path]:
 def create() -> Path:
     """A new folder that says which process owns it."""
     folder = Path(tempfile.mkdtemp(prefix=PREFIX))
-    (folder / OWNER).write_text(_identity(os.getpid()) or "")
+    _sign(folder)
     return folder
+
+
+def sign_sockets() -> None:
+    """Sign the folder in which multiprocessing keeps this process' sockets, so that it can be swept too."""
+    _sign(Path(get_temp_dir()))
 
 
 def sweep(parent: Path | None = None) -> list[Path]:
     """Remove the folders whose owner is no more; those that were removed."""
     parent = Path(tempfile.gettempdir()) if parent is None else parent
     removed = []
-    for folder in parent.glob(PREFIX + "*"):
+    for folder in [*parent.glob(PREFIX + "*"), *parent.glob(SOCKETS_PREFIX + "*")]:
         with contextlib.suppress(OSError):
             if folder.stat().st_uid == os.getuid() and _is_left_behind(folder):
                 shutil.rmtree(folder)
                 removed.append(folder)
     return removed
+
+
+def _sign(folder: Path) -> None:
+    (folder / OWNER).write_text(_identity(os.getpid()) or "")
 
 
 def _is_left_behind(folder: Path) -> bool:

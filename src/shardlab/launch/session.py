@@ -108,7 +108,7 @@ def control_job(request: ControlRequest, config: RunConfig, folder: Path, timeou
 
 
 def _on_disk(job: Job, control: Control) -> Job:
-    """A folder of shards stands in for a folder of shards: as many samples as the steps need, or half of them."""
+    """A folder of shards stands in for a folder of shards: what the steps need, or half of the samples."""
     samples = min(
         control.steps * job.config.nproc * job.config.batch_size, max(1, (job.facts.samples or 0) // 2)
     )

@@ -11,6 +11,9 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset, IterableDataset, default_collate, get_worker_info
 
+from shardlab.dataset import Tree, describe_sample
+from shardlab.errors import RunFailed
+
 MOST_WORKERS = 511  # slots of a counter file, less the rank's own; one page
 
 
@@ -117,4 +120,43 @@ class IndexedCollate:
 
     def __call__(self, items: list[tuple[Any, int]]) -> tuple[Any, torch.Tensor]:
         samples, indices = zip(*items, strict=True)
-        return self.collate(list(samples)), torch.tensor(indices, dtype=torch.int64)
+        try:
+            batch = self.collate(list(samples))
+        except Exception as error:
+            differ = _difference([describe_sample(sample) for sample in samples], indices, "sample")
+            if differ:
+                raise RunFailed(
+                    f"samples of a batch must have one structure, but {differ}. "
+                    "Cure: pad or crop them in the dataset"
+                ) from error
+            raise
+        return batch, torch.tensor(indices, dtype=torch.int64)
+
+
+def _difference(trees: Sequence[Tree], indices: Sequence[int], field: str) -> str:
+    """The first field in which samples differ, and how; empty where they do not.
+
+    >>> shapes = [{"kind": "tensor", "dtype": "float32", "shape": [n]} for n in (45, 47)]
+    >>> _difference(shapes, [44, 46], "sample['tokens']")
+    "sample['tokens'] is float32 [45] at index 44 and float32 [47] at index 46"
+    """
+    first = trees[0]
+    for tree, index in zip(trees, indices, strict=True):
+        if _outline(tree) != _outline(first):
+            return f"{field} is {_outline(first)} at index {indices[0]} and {_outline(tree)} at index {index}"
+    for place, key in enumerate(first.get("keys", range(len(first.get("items", ()))))):
+        differ = _difference([tree["items"][place] for tree in trees], indices, f"{field}[{key!r}]")
+        if differ:
+            return differ
+    return ""
+
+
+def _outline(tree: Tree) -> str:
+    """Kind of a field, without what lies inside it."""
+    if "dtype" in tree:
+        return f"{tree['dtype']} {tree['shape']}"
+    if "keys" in tree:
+        return f"a dict of {tree['keys']}"
+    if "items" in tree:
+        return f"a {tree['kind']} of {len(tree['items'])}"
+    return str(tree.get("type", tree["kind"]))
