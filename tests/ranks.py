@@ -12,9 +12,11 @@ import functools
 import multiprocessing
 import os
 import pickle
+import socket
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from time import monotonic
@@ -33,9 +35,9 @@ from shardlab.world import World
 
 DEADLINE_S = 120.0
 PRELOADED = [
-    "pytest", "torch", "accelerate", "numpy", "shardlab.engine.rank", "shardlab.datapath.distributed",
-    "shardlab.datapath.accelerate", "shardlab.datapath.sharded", "shardlab.store.shared", "shardlab.store.mmap",
-    "shardlab.dataset.synthetic",
+    "pytest", "torch", "accelerate", "numpy", "shardlab.engine.rank", "shardlab.launch.session",
+    "shardlab.datapath.distributed", "shardlab.datapath.accelerate", "shardlab.datapath.sharded",
+    "shardlab.store.shared", "shardlab.store.mmap", "shardlab.dataset.synthetic",
 ]  # fmt: skip
 
 Target = Callable[..., Any]
@@ -78,7 +80,7 @@ class Ran:
 def batches(kept: RankLedger) -> list[list[int]]:
     """A ledger's indices, step by step."""
     starts = [0, *kept.ends.tolist()]
-    return [kept.indices[a:b].tolist() for a, b in zip(starts, starts[1:], strict=False)]
+    return [kept.indices[a:b].tolist() for a, b in pairwise(starts)]
 
 
 def run(folder: Path, **flags: Any) -> Ran:
@@ -114,7 +116,7 @@ def each_rank(target: Target, job: Job, *args: Any, deadline_s: float = DEADLINE
     launcher.start()
     theirs.close()
     try:
-        if not ours.poll(deadline_s + 10):
+        if not ours.poll(deadline_s + 20):
             raise RanksFailed({-1: ("TimeoutError", f"no rank ended within {deadline_s:g} s", "")})
         results, errors = pickle.loads(ours.recv_bytes())
     except EOFError:
@@ -138,17 +140,15 @@ def _preload(context: Any) -> None:
 
 
 def _launch(out: Connection, target: Target, job: Job, args: tuple[Any, ...], deadline_s: float) -> None:
-    """The launcher: build what is inherited, serve the rendezvous, fork the ranks, gather what they say."""
+    """The launcher: build what is inherited, fork the ranks, serve the rendezvous, gather what they say."""
     die_with_parent()
-    from torch.distributed import TCPStore
-
     inherited = session.source(job) if job.config.store == "inherited" else None
-    server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    listening = socket.create_server(("127.0.0.1", 0))
     context = multiprocessing.get_context("fork")
     pipes, ranks = [], []
     for rank in range(job.config.nproc):
         ours, theirs = context.Pipe(duplex=False)
-        environment = _environment(rank, job.config.nproc, server.port)
+        environment = _environment(rank, job.config.nproc, listening.getsockname()[1])
         stack = job.folder / f"stack-{rank}.txt"
         process = context.Process(
             target=_rank, args=(theirs, environment, stack, deadline_s - 1, target, inherited, args)
@@ -157,42 +157,48 @@ def _launch(out: Connection, target: Target, job: Job, args: tuple[Any, ...], de
         theirs.close()
         pipes.append(ours)
         ranks.append(process)
-    answers = _gather(pipes, monotonic() + deadline_s)
-    for rank, (_, error) in answers.items():
-        if error is not None and error[0] == "TimeoutError":
-            where = (job.folder / f"stack-{rank}.txt").read_text()
-            answers[rank] = (None, (error[0], f"still running after {deadline_s:g} s", where))
+    store = _serve(listening)
+    answers = _gather(pipes, ranks, monotonic() + deadline_s)
+    del store
     for process in ranks:
-        process.join(5 if len(answers) == len(ranks) else 0)
-        if process.is_alive():
-            process.kill()
+        process.kill()
+        process.join()
+    for rank in set(range(len(ranks))) - set(answers):
+        stack = job.folder / f"stack-{rank}.txt"
+        if not any(error for _, error in answers.values()):
+            answers[rank] = None, ("TimeoutError", f"running after {deadline_s:g} s", stack.read_text())
     errors = {rank: error for rank, (_, error) in answers.items() if error is not None}
-    for rank in range(len(ranks)):
-        if rank not in answers and not errors:
-            ranks[rank].join()
-            errors[rank] = ("Ended", f"without a word, exit code {ranks[rank].exitcode}", "")
-    results = [answers[rank][0] if rank in answers else None for rank in range(len(ranks))]
+    results = None if errors else [answers[rank][0] for rank in range(len(ranks))]
     out.send_bytes(pickle.dumps((results, errors)))
 
 
-def _gather(pipes: list[Connection], deadline: float) -> dict[int, tuple[Any, Any]]:
-    """What the ranks answer, until all have, one is gone without an answer, or time is up.
+def _serve(listening: socket.socket) -> Any:
+    """The store at which ranks meet. Made after the last fork: a rank forked while a thread of the store
+    holds a lock of the C library would wait for that lock for ever.
+    """
+    from torch.distributed import TCPStore
+
+    host, port = listening.getsockname()
+    return TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach())
+
+
+def _gather(pipes: list[Connection], ranks: list[Any], deadline: float) -> dict[int, tuple[Any, Any]]:
+    """What the ranks answer, result and error, until all have or time is up.
 
     After a first error the others have two seconds to say theirs: they may wait for a rank that is gone.
     """
     answers: dict[int, tuple[Any, Any]] = {}
-    open_pipes = dict(zip(pipes, range(len(pipes)), strict=True))
-    while open_pipes and (ready := wait(list(open_pipes), max(0.0, deadline - monotonic()))):
+    silent: dict[Any, int] = {pipe: rank for rank, pipe in enumerate(pipes)}
+    while silent and (ready := wait(list(silent), max(0.0, deadline - monotonic()))):
         for pipe in ready:
-            rank = open_pipes.pop(pipe)  # type: ignore[arg-type]
+            rank = silent.pop(pipe)
             try:
                 answers[rank] = pickle.loads(pipe.recv_bytes())  # type: ignore[union-attr]
             except EOFError:
-                answers[rank] = (None, ("Ended", "without a word", ""))
+                ranks[rank].join()
+                answers[rank] = None, ("Ended", f"without a word, exit code {ranks[rank].exitcode}", "")
             if answers[rank][1] is not None:
                 deadline = min(deadline, monotonic() + 2)
-    if all(error is None for _, error in answers.values()):
-        answers |= {rank: (None, ("TimeoutError", "", "")) for rank in open_pipes.values()}
     return answers
 
 
@@ -210,9 +216,9 @@ def _rank(
     os.environ.update(environment)
     os.dup2(2, 1)
     try:
-        answer: tuple[Any, Any] = (target(World.from_env(), inherited, *args), None)
+        answer: tuple[Any, Any] = target(World.from_env(), inherited, *args), None
     except BaseException as error:
-        answer = (None, (type(error).__name__, str(error), traceback.format_exc()))
+        answer = None, (type(error).__name__, str(error), traceback.format_exc())
     out.send_bytes(pickle.dumps(answer))
 
 

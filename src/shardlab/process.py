@@ -46,3 +46,12 @@ def keep_sockets_in(folder: str) -> None:
     108 bytes, so a folder inside ``folder`` would not always fit.
     """
     multiprocessing.current_process()._config["tempdir"] = folder  # type: ignore[attr-defined]
+
+
+def call_no_semaphores_leaked() -> None:
+    """Keep multiprocessing's tracker, in processes started from now on, from warning of what it clears up.
+
+    It removes the names of semaphores that ranks and workers had when they were ended, and calls them leaked.
+    """
+    rules = [os.environ.get("PYTHONWARNINGS", ""), "ignore:resource_tracker:UserWarning"]
+    os.environ["PYTHONWARNINGS"] = ",".join(filter(None, rules))

@@ -11,6 +11,7 @@ import fcntl
 import mmap
 import os
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +40,7 @@ class MemoryFile:
     """A memory file being filled. ``buffer`` (uint8) is writable until :meth:`seal`."""
 
     def __init__(self, name: str, nbytes: int) -> None:
+        _refuse_more_than_there_is(nbytes)
         self.nbytes = nbytes
         self.fd = os.memfd_create(f"shardlab-{name}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
@@ -59,6 +61,17 @@ class MemoryFile:
         self._map.close()
         fcntl.fcntl(self.fd, _F_ADD_SEALS, _SEALS)
         return Handle(os.getpid(), self.fd, self.nbytes, os.fstat(self.fd).st_ino, self.nonce.hex())
+
+
+def _refuse_more_than_there_is(nbytes: int) -> None:
+    """A memory file has no size limit of its own: the kernel would fill it until it has to kill somebody."""
+    info = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+    free = sum(int(info[name].split()[0]) << 10 for name in ("MemAvailable", "SwapFree"))
+    if nbytes > free:
+        raise RunFailed(
+            f"a shared copy needs {nbytes / 2**20:.0f} MiB of memory, {free / 2**20:.0f} MiB are free: "
+            "use --store mmap"
+        )
 
 
 def attach(handle: Handle) -> NDArray[np.uint8]:

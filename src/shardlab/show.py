@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -73,9 +74,18 @@ class Bar:
             )
 
 
+class Screen(Console):
+    """Where nobody reads any more the tables go nowhere: it must not cost the rows, which come after them."""
+
+    def on_broken_pipe(self) -> None:
+        """Be quiet from now on, and go on."""
+        with contextlib.suppress(SystemExit):
+            super().on_broken_pipe()
+
+
 def console(*, json: bool) -> Console:
     """Where tables go: stdout, or stderr where stdout belongs to a machine."""
-    out = Console(file=sys.stderr if json else sys.stdout)
+    out = Screen(file=sys.stderr if json else sys.stdout)
     if not out.is_terminal:
         out.width = WIDTH
     out.width = min(out.width, WIDTH)

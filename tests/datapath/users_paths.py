@@ -146,6 +146,14 @@ class EndsEarly:
         return list(batches[:-1] if self.faulty else batches)
 
 
+class ForgetsItsSecondEpoch:
+    """Right at first; later the last rank leaves a sample out."""
+
+    def share(self: Any) -> list[int]:
+        share = super().share()  # type: ignore[misc]
+        return list(share[:-1] if self.faulty and self.epoch else share)
+
+
 class LeavesTheDataset:
     """One index is no sample's."""
 
@@ -169,7 +177,7 @@ class SeedsItself:
 
 FAULTS = (
     Skips, LeavesAHole, Swaps, MixesContent, RepeatsAShare, LiesInLen, EndsEarly, LeavesTheDataset,
-    SeedsItself,
+    ForgetsItsSecondEpoch, SeedsItself,
 )  # fmt: skip
 
 for _clean in (Strided, Contiguous):  # StridedSkips, ContiguousSkips, ...

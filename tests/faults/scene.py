@@ -12,12 +12,15 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+
+from shardlab.world import without_rendezvous
 
 MARKER = "SHARDLAB_TEST_SCENE"
 CALLS = "SHARDLAB_TEST_CALLS"
@@ -51,6 +54,13 @@ class Ended:
         """Lines of stderr, notes about flags apart."""
         return [line for line in self.err.splitlines() if line.strip() and not line.startswith("Note: ")]
 
+    @property
+    def message(self) -> str:
+        """The one line that it said; fails where it said more or less."""
+        assert len(self.said) == 1, self.err
+        assert self.said[0].startswith("shardlab: "), self.err
+        return self.said[0].removeprefix("shardlab: ")
+
 
 class PrivateMounts:
     """A mount namespace with a /dev/shm of its own, which shows what is left there after all have ended.
@@ -79,7 +89,7 @@ class PrivateMounts:
     @property
     def shm(self) -> Path:
         """Where its /dev/shm can be seen from here."""
-        return Path(f"/proc/{self._holder.pid}/root{SHM}" if self.available else SHM)
+        return self.sees(Path(SHM)) if self.available else Path(SHM)
 
     def mount(self, what: str, folder: Path, *options: str) -> None:
         """Mount there, seen only inside; skips the test where that cannot be."""
@@ -89,9 +99,14 @@ class PrivateMounts:
         command = (*self.prefix, "mount", "-t", what, *options, what, str(folder))
         subprocess.run(command, check=True)
 
-    def run(self, *command: str) -> str:
-        """What a command inside prints."""
-        return subprocess.run((*self.prefix, *command), check=True, capture_output=True, text=True).stdout
+    def fill(self, folder: Path) -> None:
+        """Write there until the file system has no block left."""
+        command = ("dd", "if=/dev/zero", f"of={folder}/fill", "bs=4096")
+        subprocess.run((*self.prefix, *command), check=False, stderr=subprocess.DEVNULL)
+
+    def sees(self, path: Path) -> Path:
+        """Where what lies at ``path`` inside can be read from here."""
+        return Path(f"/proc/{self._holder.pid}/root{path}")
 
     def close(self) -> None:
         """Give it back, its mounts with it."""
@@ -140,10 +155,17 @@ class Scene:
         self._children = {child.pid for child in psutil.Process().children(recursive=True)}
         self._shm = self._shm_names()
 
-    def start(self, *flags: str, command: tuple[str, ...] = PROFILE, env: dict[str, str] | None = None) -> Run:
+    def start(
+        self, *flags: str, command: tuple[str, ...] = PROFILE, env: dict[str, str] | None = None
+    ) -> Run:
         """Start a profile with ``flags``, results and temporary files in this scene."""
-        environment = {**os.environ, MARKER: self.mark, CALLS: str(self.calls), "TMPDIR": str(self.tmp)}
-        whole = (*self.mounts.prefix, *command, *flags)
+        environment = {
+            **without_rendezvous(os.environ),
+            MARKER: self.mark,
+            CALLS: str(self.calls),
+            "TMPDIR": str(self.tmp),
+        }
+        whole = (*self.mounts.prefix, "env", "-C", str(self.folder), *command, *flags)
         if "--results" not in flags and "-c" not in command:
             whole += ("--results", str(self.results))
         run = Run(self, whole, environment | (env or {}))
@@ -185,6 +207,10 @@ class Scene:
         with path.open(newline="") as file:
             return list(csv.DictReader(file))
 
+    def last_row(self) -> dict[str, str]:
+        """The last row of runs.csv."""
+        return self.rows("runs.csv")[-1]
+
     def left_behind(self) -> dict[str, Any]:
         """What should not be there any more, by kind; empty when all is clean."""
         children = {child.pid: child.name() for child in psutil.Process().children(recursive=True)}
@@ -212,16 +238,20 @@ class Scene:
         shutil.rmtree(self.tmp, ignore_errors=True)
 
 
-@pytest.fixture
-def scene(tmp_path: Path) -> Iterator[Scene]:
-    """A stage; the test fails when anything is left on it."""
-    stage = Scene(tmp_path)
+@contextmanager
+def stage(folder: Path, seed: Path | None = None) -> Iterator[Scene]:
+    """A scene, with the results of ``seed`` in it. Fails when anything is left, or a row of the seed is not."""
+    scene = Scene(folder)
     try:
-        yield stage
+        if seed is not None:
+            shutil.copytree(seed, scene.results)
+        yield scene
         deadline = time.monotonic() + GONE_WITHIN_S
-        while (left := stage.left_behind()) and time.monotonic() < deadline:
+        while (left := scene.left_behind()) and time.monotonic() < deadline:
             time.sleep(0.05)
         assert not left, f"left behind: {left}"
+        for file in seed.iterdir() if seed is not None else ():
+            kept = (scene.results / file.name).read_bytes()
+            assert kept.startswith(file.read_bytes()), f"rows of {file.name} are lost"
     finally:
-        stage.close()
-
+        scene.close()

@@ -12,7 +12,6 @@ import torch
 from torch.utils.data import Dataset
 
 SAMPLES = 4000
-BAD = 1234
 
 
 class Troubled(Dataset[Any]):
@@ -76,6 +75,11 @@ def growing() -> Troubled:
 def failing_factory() -> Any:
     """A factory that raises."""
     raise OSError("the drive is not there")  # factory's line
+
+
+def endless_factory() -> Any:
+    """A factory that waits for something."""
+    time.sleep(3600)
 
 
 def forgetful_factory() -> Any:

@@ -39,12 +39,20 @@ def npy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     path.unlink()
 
 
+@pytest.fixture(scope="module")
+def dispatched(tmp_path_factory: pytest.TempPathFactory) -> Ended:
+    """Four ranks, each with an array of its own, of which rank 0 alone reads."""
+    flags = ("--sampler", "accelerate", "--dataset", f"{TRUTHS}:array", "--nproc", 4)
+    return profile(*flags, results=tmp_path_factory.mktemp("dispatched"))
+
+
 @pytest.fixture
 def stranger(npy: Path) -> Iterator[subprocess.Popen[str]]:
     """A process of another user of the file: maps it, has read every page of it, and waits."""
     code = (
         "import sys, mmap\n"
-        "map = mmap.mmap(open(sys.argv[1], 'rb').fileno(), 0, prot=mmap.PROT_READ)\n"
+        "file = open(sys.argv[1], 'rb')\n"
+        "map = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)\n"
         f"sum(map[i] for i in range(0, len(map), {mmap.PAGESIZE}))\n"
         "print('read', flush=True)\n"
         "sys.stdin.read()\n"
@@ -81,18 +89,22 @@ def test_four_private_ranks_hold_four_copies_whoever_reads(run, sampler: str):
 
 
 @slow
-@pytest.mark.parametrize("sampler", ["accelerate", "accelerate-shard"])
-def test_an_array_built_in_every_rank_is_four_copies_under_accelerate(run, sampler: str):
+def test_an_array_built_in_every_rank_is_four_copies_under_accelerate(dispatched: Ended):
     """accelerate#3001 and #1486."""
-    ended = run("--sampler", sampler, "--dataset", f"{TRUTHS}:array", "--nproc", 4)
-    assert ended.row["copies"] == FOUR
+    assert dispatched.row["copies"] == pytest.approx(4, abs=0.15)
 
 
 @slow
-def test_ranks_that_hold_a_dataset_and_never_read_it_are_named(run):
-    ended = run("--sampler", "accelerate", "--dataset", f"{TRUTHS}:array", "--nproc", 4)
-    assert [rank["reads"] for rank in ended.row["ranks"]][1:] == [0, 0, 0]
-    assert "Ranks 1-3 never read theirs" in ended.said
+def test_an_array_built_in_every_rank_is_four_copies_under_accelerate_shard(run):
+    """accelerate#3001 and #1486."""
+    row = run("--sampler", "accelerate-shard", "--dataset", f"{TRUTHS}:array", "--nproc", 4).row
+    assert row["copies"] == pytest.approx(4, abs=0.15)
+
+
+@slow
+def test_ranks_that_hold_a_dataset_and_never_read_it_are_named(dispatched: Ended):
+    assert [rank["reads"] for rank in dispatched.row["ranks"]][1:] == [0, 0, 0]
+    assert "Ranks 1-3 never read theirs" in dispatched.said
 
 
 @slow
@@ -131,8 +143,16 @@ def test_two_ranks_with_a_common_store_hold_one_copy(run, store: str):
     ],
 )  # fmt: skip
 def test_four_ranks_that_share_hold_one_copy(run, sampler: str, store: str):
-    ended = run("--sampler", sampler, "--store", store, "--dataset", f"{TRUTHS}:array", "--nproc", 4)
-    assert 0.97 <= ended.row["copies"] <= 1.05
+    row = run("--sampler", sampler, "--store", store, "--dataset", "synthetic:256MiB", "--nproc", 4).row
+    assert 0.97 <= row["copies"] <= 1.05
+
+
+@slow
+@pytest.mark.parametrize("store", ["shared", "mmap", "reader"])
+def test_sharing_makes_one_copy_of_an_array_built_in_every_rank(run, store: str):
+    """accelerate#3001: the cure. A dispatching rank keeps some 3 MiB more after many steps than after few."""
+    flags = ("--sampler", "accelerate", "--dataset", f"{TRUTHS}:array", "--nproc", 4)
+    assert run(*flags, "--store", store).row["copies"] == pytest.approx(1, abs=0.15)
 
 
 def test_a_reader_store_is_refused_where_every_rank_reads(run):
@@ -218,12 +238,15 @@ def test_records_in_forked_workers_are_more_copies_than_ranks(run):
 
 @slow
 def test_inherited_objects_are_copied_as_they_are_read_and_rss_does_not_tell(run):
-    """Each rank reads a quarter of a million lists at random; about 70 MiB of each becomes its own."""
+    """A rank reads a quarter of a million lists at random, and writes a reference count on every page of them.
+
+    The head of a list takes 64 bytes; its two items lie on other pages, which stay shared.
+    """
     flags = ("--dataset", f"{TRUTHS}:small_lists", "--store", "inherited", "--nproc", 4, "--warmup", 0)
     little = run(*flags, "--batch-size", 16, "--max-steps", 2)
     whole = run(*flags, "--batch-size", 256)
     own = (whole.row["copies"] - 1) * whole.row["dataset_bytes"] / 4
-    assert own == pytest.approx(70 * MIB, rel=0.2)
+    assert own == pytest.approx(64 * 1_000_000, rel=0.1)
     assert little.row["copies"] < 1.5
     assert rss_copies(whole) == pytest.approx(rss_copies(little), rel=0.1)
 

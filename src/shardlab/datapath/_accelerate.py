@@ -15,7 +15,15 @@ from shardlab.store import Store
 from shardlab.world import World
 
 
-def prepare(store: Store, plan: Plan, world: World, batch_size: int, **configuration: Any) -> TorchLoader:
+def prepare(
+    store: Store,
+    plan: Plan,
+    world: World,
+    batch_size: int,
+    *,
+    loader_type: type[TorchLoader] = TorchLoader,
+    **configuration: Any,
+) -> TorchLoader:
     """A plain ``DataLoader`` through ``Accelerator.prepare``, as a user writes it."""
     options = dataloader_options(store, plan)
     if not store.iterable:
@@ -32,7 +40,7 @@ def prepare(store: Store, plan: Plan, world: World, batch_size: int, **configura
             f"launcher says {world.rank} of {world.world_size}: every rank would read the whole dataset"
         )
     prepared = accelerator.prepare(loader)
-    return TorchLoader(prepared, _epoch_setter(prepared, plan, loader.generator))
+    return loader_type(prepared, _epoch_setter(prepared, plan, loader.generator))
 
 
 def _epoch_setter(prepared: Any, plan: Plan, own: Any) -> Any:

@@ -81,7 +81,7 @@ class TorchLoader:
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch whose order comes next."""
-        self._epoch = epoch
+        self._epoch, self._step = epoch, 0
         self._set_epoch(epoch)
 
     def state_dict(self) -> dict[str, int]:
@@ -91,7 +91,7 @@ class TorchLoader:
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Go on after ``step`` steps of ``epoch``, on as many ranks as before."""
         self.set_epoch(state["epoch"])
-        self._skip = state["step"]
+        self._skip = self._step = state["step"]
 
     def close(self) -> None:
         """End workers that persist between epochs."""

@@ -9,14 +9,18 @@ Unshuffled, 8 samples, 2 ranks, batch 2::
 
 from __future__ import annotations
 
+import operator
+import traceback
 from typing import Any
+
+from accelerate.utils import recursively_apply
 
 from shardlab.datapath._accelerate import prepare
 from shardlab.datapath._torch import TorchLoader
 from shardlab.dataset import describe_sample
-from shardlab.errors import UsageError
+from shardlab.errors import RunFailed, UsageError
 from shardlab.plan import Plan
-from shardlab.store import Store
+from shardlab.store import Store, difference
 from shardlab.world import World
 
 STORES = ("private", "inherited", "reader", "shared", "mmap")
@@ -38,7 +42,39 @@ def open(store: Store, plan: Plan, world: World) -> TorchLoader:
         )
     if world.rank == READER and not store.iterable and plan.samples:
         refuse_what_cannot_be_sent(describe_sample(store.raw[0]))
-    return prepare(store, plan, world, plan.batch_size, dispatch_batches=True)
+    return prepare(store, plan, world, plan.batch_size, loader_type=DispatchLoader, dispatch_batches=True)
+
+
+class DispatchLoader(TorchLoader):
+    """Names the field where the batches that rank 0 joins do not fit each other; upstream only says so."""
+
+    def __next__(self) -> tuple[Any, Any]:
+        try:
+            return super().__next__()
+        except RuntimeError as error:
+            rows = _rows(_joined_batches(error))
+            names = [f"batch {number} of the round" for number in range(len(rows))]
+            differ = difference(rows, names, "batch") if rows else ""
+            if not differ:
+                raise
+            raise RunFailed(
+                f"rank {READER}: batches that are dispatched together must have one shape, but {differ}. "
+                "Cure: pad or crop samples in the dataset, or use --sampler accelerate-shard"
+            ) from error
+
+
+def _joined_batches(error: RuntimeError) -> list[Any]:
+    """The batches that upstream tried to join when it failed."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if frame.f_code.co_name == "_fetch_batches":
+            return [batch for batch, _indices in frame.f_locals.get("batches") or ()]
+    return []
+
+
+def _rows(batches: list[Any]) -> list[Any]:
+    """The structure of one row of each batch: the last one may well have fewer rows."""
+    first = operator.itemgetter(0)
+    return [describe_sample(recursively_apply(first, batch)) for batch in batches]
 
 
 def refuse_what_cannot_be_sent(sample: Any, field: str = "sample") -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from shardlab.config import compute_seconds
@@ -17,14 +18,21 @@ def tensors(batch: Any) -> Iterator[torch.Tensor]:
     """All tensors of a nested batch; arrays come as tensors of the same bytes."""
     if isinstance(batch, torch.Tensor):
         yield batch
-    elif isinstance(batch, np.ndarray):
-        yield torch.from_numpy(batch)
+    elif isinstance(batch, np.ndarray) and not batch.dtype.hasobject:
+        yield _as_tensor(batch)
     elif isinstance(batch, Mapping):
         for value in batch.values():
             yield from tensors(value)
     elif isinstance(batch, (list, tuple)):
         for value in batch:
             yield from tensors(value)
+
+
+def _as_tensor(array: NDArray[Any]) -> torch.Tensor:
+    try:
+        return torch.from_numpy(array)
+    except (TypeError, ValueError):  # texts, dates, another byte order, a negative stride: its bytes
+        return torch.from_numpy(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
 
 
 def batch_bytes(batch: Any) -> int:
@@ -94,7 +102,7 @@ class _Cnn:
 
     def __call__(self, batch: Any) -> None:
         first = next(tensors(batch), None)
-        if first is None:
+        if first is None or not first.dim() or not first.numel():  # a dispatched rank may get nothing
             return
         pixels = first.reshape(first.shape[0], -1)[:, : self.SIDE**2].float()
         pixels = nn.functional.pad(pixels, (0, self.SIDE**2 - pixels.shape[1]))

@@ -85,7 +85,7 @@ def run_epoch(
         nbytes = batch_bytes(batch)
         total, largest = total + nbytes, max(largest, nbytes)
         read_every_byte(batch)
-        ledger.write(_as_int64(indices), tools.words(batch) if tools.words else None)
+        ledger.write(_flat(indices), tools.words(batch) if tools.words else None)
         if tools.compute is not None:
             started = time.perf_counter()
             tools.compute(batch)
@@ -130,7 +130,8 @@ def _pair(item: Any) -> tuple[Any, Any]:
     return item[0], item[1]
 
 
-def _as_int64(indices: Any) -> NDArray[np.int64]:
+def _flat(indices: Any) -> NDArray[Any]:
+    """One axis, and no conversion: the ledger refuses what is no whole number."""
     if isinstance(indices, torch.Tensor):
         indices = indices.cpu().numpy()
-    return np.asarray(indices, dtype=np.int64).reshape(-1)
+    return np.asarray(indices).reshape(-1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -44,9 +45,23 @@ def main(run_dir: str, inherited: Any = None) -> None:
     os.dup2(2, 1)  # what a dataset prints must not reach the launcher's stdout
     world = World.from_env()
     try:
-        run(Job.load(folder), world, inherited)
+        job = Job.load(folder)
+        if job.config.start_method == "fork":
+            wait_for_the_last_fork(folder, world)
+        run(job, world, inherited)
     except BaseException as error:
         os._exit(lifeline.write_failure(folder, world.rank, error).exit_code)
+
+
+def wait_for_the_last_fork(folder: Path, world: World) -> None:
+    """Return when every rank of this node has been forked: only then may one of them reach for the network.
+
+    The launcher serves the rendezvous in a thread that looks up the address of each rank that connects. A rank
+    forked in that moment has the C library's resolver lock taken for ever, and hangs when it connects.
+    """
+    (folder / f"forked-{world.rank}").touch()
+    while len(list(folder.glob("forked-*"))) < world.local_world_size:
+        time.sleep(0.005)
 
 
 def run(job: Job, world: World, inherited: Any = None) -> None:

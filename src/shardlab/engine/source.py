@@ -56,6 +56,16 @@ class Repeated(Dataset[Any]):
         self.samples = samples
         self.length = length
 
+    @property
+    def wraps(self) -> Any:
+        """The samples themselves."""
+        return self.samples
+
+    @property
+    def period(self) -> int:
+        """After how many samples they repeat."""
+        return len(self.samples)
+
     def __len__(self) -> int:
         return self.length
 

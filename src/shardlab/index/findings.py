@@ -62,9 +62,10 @@ def order(got: Deliveries, rules: Rules) -> Finding | None:
     if rules.shuffle or rules.samples is None:
         return None
     layouts = LAYOUTS if rules.layout is None else (rules.layout,)
-    differing = {layout: _differing(got, layout, rules.samples, rules) for layout in layouts}
-    layout = min(layouts, key=lambda name: len(differing[name][0]))
-    rows, expected = differing[layout]
+    differing = [(layout, *_differing(got, layout, rules.samples, rules)) for layout in layouts]
+    if rules.layout is None:
+        differing.append(("blocks", *_differing_from_own_start(got)))
+    layout, rows, expected = min(differing, key=lambda found: len(found[1]))
     if not len(rows):
         return None
     right = f"sample {expected[0]} was due" if expected[0] >= 0 else f"{rules.batch_size} make a batch"
@@ -153,6 +154,20 @@ def _differing(
     expected = np.where(place < rules.batch_size, expected, -1)
     wrong = np.flatnonzero(got.index[rows] != expected)
     return rows[wrong], expected[wrong]
+
+
+def _differing_from_own_start(got: Deliveries) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
+    """As above for contiguous parts that start wherever each rank's first sample says, such as parts of
+    ceil(n / W). Repeats that end a rank's part are padding, left to the check of repeats.
+    """
+    expected = got.index.copy()
+    new = ~got.repeated()
+    for rank in range(len(got.steps)):
+        rows = np.flatnonzero(got.rank == rank)
+        own = rows[: np.flatnonzero(new[rows]).max(initial=-1) + 1]
+        expected[own] = got.index[own[:1]] + np.arange(len(own))
+    wrong = np.flatnonzero(got.index != expected)
+    return wrong, expected[wrong]
 
 
 def _owner(word: np.uint64, samples: int, expected_words: Words) -> int | None:

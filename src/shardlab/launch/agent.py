@@ -12,6 +12,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from multiprocessing import resource_tracker
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
@@ -22,6 +23,7 @@ from shardlab.engine.rank import main as rank_main
 from shardlab.errors import ExitCode, RunFailed, ShardlabError
 from shardlab.launch import rundir
 from shardlab.launch.probe import describe_failure
+from shardlab.process import call_no_semaphores_leaked
 
 SHUTDOWN_S = 2  # from SIGTERM to SIGKILL, for a rank that is stopped or stuck
 POLL_S = 0.05
@@ -50,6 +52,7 @@ def launch(job: Job, watch: Callable[[Path], None], inherited: Any = None) -> No
     if job.config.start_method == "forkserver":
         multiprocessing.set_forkserver_preload(["torch", "shardlab.engine.rank"])
         rundir.sign_sockets()
+    call_no_semaphores_leaked()
     logs = job.folder / "agent"
     logs.mkdir(exist_ok=True)
     config = LaunchConfig(
@@ -105,6 +108,8 @@ class _Rope:
         # A rank still importing then sleeps through Ctrl-C instead of printing a traceback.
         self._thread.start()
         if threading.current_thread() is threading.main_thread():
+            if self.job.config.start_method != "fork":
+                resource_tracker.ensure_running()  # which lets SIGINT through again when it starts
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 self._handlers[number] = signal.signal(number, self._on_signal)
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

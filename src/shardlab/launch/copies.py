@@ -117,8 +117,10 @@ def _retained(hold: HoldReading | None, control: HoldReading | None) -> int | No
 def _copies(outcome: NodeOutcome, size: int | None) -> tuple[Copies | None, str]:
     hold, control = outcome.hold, outcome.control
     if hold is None or hold.used_bytes is None:
-        why = "; ".join(hold.reasons.values()) if hold else "the ranks were never held to read their memory"
-        return None, why
+        never = "the ranks were never held to read their memory"
+        if outcome.end is None:
+            never = "the monitor was ended before it read the memory of the ranks"
+        return None, "; ".join(hold.reasons.values()) if hold else never
     if size is None:
         return None, "the dataset's size in memory is not known"
     if control is None or control.used_bytes is None or outcome.control_dataset_bytes is None:

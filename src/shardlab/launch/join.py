@@ -17,6 +17,7 @@ import msgspec
 import torch.distributed as dist
 
 from shardlab import csvlog
+from shardlab.collective import broadcast_bytes, gather_bytes
 from shardlab.config import OutputConfig, RunConfig
 from shardlab.engine import lifeline, rank
 from shardlab.engine.job import Job
@@ -25,12 +26,11 @@ from shardlab.errors import ShardlabError, UsageError
 from shardlab.launch import control as controls
 from shardlab.launch import probe, rundir, session
 from shardlab.launch.copies import NodeOutcome
-from shardlab.launch.gather import broadcast_bytes, gather_bytes
 from shardlab.launch.rows import keep
 from shardlab.launch.summary import Outcome, ledger_file, outcome_of
 from shardlab.launch.watch import Watched, monitored
 from shardlab.measure import kernel
-from shardlab.process import die_with_parent
+from shardlab.process import call_no_semaphores_leaked, die_with_parent
 from shardlab.world import World
 
 
@@ -48,6 +48,7 @@ def run(config: RunConfig, output: OutputConfig, argv: list[str]) -> Outcome | N
     Raises the failing rank's own error on that rank; ranks that merely lost it leave without a word.
     """
     die_with_parent()
+    call_no_semaphores_leaked()
     lifeline.leave_quietly_on_signals()
     world = World.from_env()
     refuse_disagreement(world)

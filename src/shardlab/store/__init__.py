@@ -12,10 +12,11 @@ from shardlab.store._counted import (
     IndexedCollate,
     IndexedStream,
     ReadCounter,
+    difference,
 )
 from shardlab.store._share import NodeShare, StoreNote, warm_ratio
 
-__all__ = ["IndexedCollate", "NodeShare", "ReadCounter", "Store", "StoreNote", "warm_ratio"]
+__all__ = ["IndexedCollate", "NodeShare", "ReadCounter", "Store", "StoreNote", "difference", "warm_ratio"]
 
 
 @dataclass(frozen=True)

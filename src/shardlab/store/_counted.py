@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import multiprocessing
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -35,7 +36,11 @@ class ReadCounter:
     def add(self, reads: int) -> None:
         """Count ``reads`` for whoever runs this: the rank or one of its workers."""
         worker = get_worker_info()
-        self._slots[0 if worker is None else min(worker.id, MOST_WORKERS - 1) + 1] += reads
+        self.add_for(None if worker is None else worker.id, reads)
+
+    def add_for(self, worker: int | None, reads: int) -> None:
+        """Count ``reads`` for a worker, or for the rank itself (None). Each process needs a number of its own."""
+        self._slots[0 if worker is None else min(worker, MOST_WORKERS - 1) + 1] += reads
 
     def by_worker(self) -> list[int]:
         """Reads of the rank itself, then of its workers 0, 1, ..., up to the last that read at all."""
@@ -49,7 +54,14 @@ class ReadCounter:
         return sum(self._slots)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ReadCounter, (self.path,)
+        return _reopened, (self.path,)
+
+
+def _reopened(path: Path) -> ReadCounter:
+    """The counter in a worker process. Where the run has ended while the worker started, this ends it too."""
+    if multiprocessing.parent_process() is not None and not path.exists():
+        os._exit(1)
+    return ReadCounter(path)
 
 
 class Counted(Dataset[Any]):
@@ -123,7 +135,10 @@ class IndexedCollate:
         try:
             batch = self.collate(list(samples))
         except Exception as error:
-            differ = _difference([describe_sample(sample) for sample in samples], indices, "sample")
+            if self.collate is not default_collate:
+                raise  # the user's own, which may well take samples that differ
+            trees = [describe_sample(sample) for sample in samples]
+            differ = difference(trees, [f"index {index}" for index in indices], "sample")
             if differ:
                 raise RunFailed(
                     f"samples of a batch must have one structure, but {differ}. "
@@ -133,19 +148,19 @@ class IndexedCollate:
         return batch, torch.tensor(indices, dtype=torch.int64)
 
 
-def _difference(trees: Sequence[Tree], indices: Sequence[int], field: str) -> str:
-    """The first field in which samples differ, and how; empty where they do not.
+def difference(trees: Sequence[Tree], places: Sequence[str], field: str) -> str:
+    """The first field in which samples or batches differ, and how; empty where they do not.
 
     >>> shapes = [{"kind": "tensor", "dtype": "float32", "shape": [n]} for n in (45, 47)]
-    >>> _difference(shapes, [44, 46], "sample['tokens']")
+    >>> difference(shapes, ["index 44", "index 46"], "sample['tokens']")
     "sample['tokens'] is float32 [45] at index 44 and float32 [47] at index 46"
     """
     first = trees[0]
-    for tree, index in zip(trees, indices, strict=True):
+    for tree, place in zip(trees, places, strict=True):
         if _outline(tree) != _outline(first):
-            return f"{field} is {_outline(first)} at index {indices[0]} and {_outline(tree)} at index {index}"
-    for place, key in enumerate(first.get("keys", range(len(first.get("items", ()))))):
-        differ = _difference([tree["items"][place] for tree in trees], indices, f"{field}[{key!r}]")
+            return f"{field} is {_outline(first)} at {places[0]} and {_outline(tree)} at {place}"
+    for item, key in enumerate(first.get("keys", range(len(first.get("items", ()))))):
+        differ = difference([tree["items"][item] for tree in trees], places, f"{field}[{key!r}]")
         if differ:
             return differ
     return ""

@@ -34,7 +34,7 @@ class Leaf:
 
     offset: int
     nbytes: int
-    dtype: str
+    dtype: str | np.dtype[Any]
     shape: tuple[int, ...]
     tensor: bool
 
@@ -113,16 +113,17 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _is_large_array(obj: Any) -> bool:
-    if isinstance(obj, torch.Tensor):
+    # Exact types: a masked array or a tensor subclass is more than its bytes.
+    if type(obj) is torch.Tensor:
         return obj.nbytes >= LEAST_BYTES and obj.layout == torch.strided and obj.device.type == "cpu"
-    return isinstance(obj, np.ndarray) and obj.nbytes >= LEAST_BYTES and not obj.dtype.hasobject
+    return type(obj) in (np.ndarray, np.memmap) and obj.nbytes >= LEAST_BYTES and not obj.dtype.hasobject
 
 
 def _lay_out(arrays: Sequence[Any]) -> list[Leaf]:
     leaves, offset = [], 0
     for array in arrays:
         tensor = isinstance(array, torch.Tensor)
-        dtype = str(array.dtype).removeprefix("torch.") if tensor else array.dtype.str
+        dtype = str(array.dtype).removeprefix("torch.") if tensor else array.dtype
         leaves.append(Leaf(offset, array.nbytes, dtype, tuple(array.shape), tensor))
         offset += -(-array.nbytes // ALIGN) * ALIGN
     return leaves
@@ -137,5 +138,5 @@ def _as_numpy(array: Any) -> NDArray[Any]:
 def _view(leaf: Leaf, buffer: NDArray[np.uint8]) -> Any:
     raw = buffer[leaf.offset : leaf.offset + leaf.nbytes]
     if leaf.tensor:
-        return torch.from_numpy(raw).view(getattr(torch, leaf.dtype)).reshape(leaf.shape)
-    return raw.view(np.dtype(leaf.dtype)).reshape(leaf.shape)
+        return torch.from_numpy(raw).view(getattr(torch, str(leaf.dtype))).reshape(leaf.shape)
+    return raw.view(leaf.dtype).reshape(leaf.shape)

@@ -125,6 +125,11 @@ class Attached:
         if hasattr(self.inner, "__getitems__"):
             self.__getitems__ = self.inner.__getitems__
 
+    @property
+    def wraps(self) -> Any:
+        """The dataset in the shared memory."""
+        return self.inner
+
     def __len__(self) -> int:
         return len(self.inner)
 

@@ -1,0 +1,145 @@
+"""What the readers of a ring read: a dataset with indices in the keyed order, or a stream as it comes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardlab.datapath._keyed import BatchReader, Order
+from shardlab.dataset._rows import Rows
+from shardlab.plan import Plan
+from shardlab.ring.codec import aligned, data_start, describe, encode, put_description
+from shardlab.store import Store
+from shardlab.world import World
+
+ROOM = 8  # a slot has room for batches so many times the first one; pages that nobody writes cost nothing
+LEAST_PART_BYTES = 1 << 20
+Bytes = NDArray[np.uint8]
+
+
+class MapSource:
+    """A dataset with indices. Goes to a reader process whole, its dataset as a handle where a store has one."""
+
+    def __init__(self, store: Store, plan: Plan, world: World) -> None:
+        self.plan, self.world = plan, world
+        self.counter = store.counter
+        self.reader = BatchReader(store.raw, store.collate_fn.collate, store.counter.add)
+        self._order: Order | None = None
+
+    def begin(self, epoch: int, consumed: int, reader: int) -> None:
+        """Take up the epoch's order, which is O(1); reads count for this reader as for a worker."""
+        self.reader.count = partial(self.counter.add_for, reader)
+        self._order = Order.of(self.plan, self.world.world_size, epoch, consumed)
+
+    def fill(self, step: int, rank: int, part: Bytes) -> int:
+        """Gather rows straight into the part, or read and collate samples and copy the batch there."""
+        assert self._order is not None
+        indices = self._order.indices(self.world.rank - self.world.local_rank + rank, step)
+        if not indices.size:
+            return 0
+        if self.reader.rows is None:
+            encode((self.reader.read(indices), indices), part)
+        else:
+            gather_into(part, self.reader, self.reader.rows, indices)
+        return len(indices)
+
+    def first_batch_bytes(self) -> tuple[int, bool]:
+        """Bytes of a full batch's part, and whether all batches are like that."""
+        size = self.plan.batch_size
+        rows = self.reader.rows
+        if rows is not None:
+            description, needed = _described(rows, size)
+            return data_start(description) + needed, True
+        count = min(size, self.plan.samples or 0)
+        sample = self.reader.collate([self.reader.dataset[0]]) if count else []
+        description, needed = describe((sample, np.zeros(1, np.int64)), lambda _array: None)
+        return data_start(description) + needed * size + len(description) * size, False
+
+
+class StreamSource:
+    """An iterable dataset, read once in its own order; the index of a sample is its place in the stream."""
+
+    def __init__(self, store: Store, plan: Plan, world: World) -> None:
+        self.plan, self.world = plan, world
+        self.dataset, self.collate, self.counter = store.raw, store.collate_fn.collate, store.counter
+        self.count: Callable[[int], None] = store.counter.add
+        self._samples: Iterator[Any] = iter(())
+        self._round: list[Any] = []
+        self._front: list[Any] = []  # the first round, from which a padded end starts again
+        self._step = -1
+
+    def begin(self, epoch: int, consumed: int, reader: int) -> None:
+        """Start the stream again; no part of it can be left out."""
+        self.count = partial(self.counter.add_for, reader)
+        assert consumed == 0
+        if hasattr(self.dataset, "set_epoch"):
+            self.dataset.set_epoch(epoch)
+        self._samples = enumerate(self.dataset)
+        self._front, self._step = [], -1
+
+    def fill(self, step: int, rank: int, part: Bytes) -> int:
+        """A rank's part of the round; -1 past the end."""
+        if step != self._step:
+            self._round, self._step = self._next_round(), step
+        size = self.plan.batch_size
+        mine = self._round[rank * size : (rank + 1) * size]
+        if not self._round:
+            return -1
+        if mine:
+            indices = np.array([place for place, _ in mine], np.int64)
+            encode((self.collate([sample for _, sample in mine]), indices), part)
+        return len(mine)
+
+    def _next_round(self) -> list[Any]:
+        size = self.world.local_world_size * self.plan.batch_size
+        found = list(islice(self._samples, size))
+        self.count(len(found))
+        self._front = self._front or found
+        if len(found) == size or not found or self.plan.tail == "keep":
+            return found
+        if self.plan.tail == "drop":
+            return []
+        while len(found) < size:
+            found += self._front[: size - len(found)]
+        return found
+
+    def first_batch_bytes(self) -> tuple[int, bool]:
+        """Unknown before it is read: room for large ones."""
+        return LEAST_PART_BYTES, False
+
+
+def part_bytes_for(source: MapSource | StreamSource) -> int:
+    """How large a rank's part of a slot has to be, head included."""
+    first, exact = source.first_batch_bytes()
+    return aligned(first) if exact else aligned(max(LEAST_PART_BYTES, first) * ROOM)
+
+
+def gather_into(part: Bytes, reader: BatchReader, rows: Rows, indices: NDArray[np.int64]) -> None:
+    """A batch of rows straight into a part: one gather for each array, no copy between."""
+    description = _description(rows, len(indices))
+    put_description(description, part)
+    offset = data_start(description)
+    count, out = len(indices), []
+    for nbytes in rows.row_bytes:
+        out.append(part[offset : offset + count * nbytes].reshape(count, nbytes))
+        offset += aligned(count * nbytes)
+    reader.gather(indices, out)
+    part[offset : offset + indices.nbytes] = indices.view(np.uint8)
+
+
+def _description(rows: Rows, count: int) -> bytes:
+    if count not in rows.descriptions:  # two sizes at the most: a full batch and the last one
+        rows.descriptions[count] = _described(rows, count)[0]
+    return rows.descriptions[count]
+
+
+def _described(rows: Rows, count: int) -> tuple[bytes, int]:
+    """The description of a gathered batch: that of arrays of the same shapes that take no memory."""
+    shapes = rows.shapes(count)
+    blanks = [leaf[:1].expand(shape) for leaf, (_, shape) in zip(rows.leaves, shapes, strict=True)]
+    return describe((rows.assemble(blanks), np.broadcast_to(np.int64(0), count)), lambda _array: None)
