@@ -29,6 +29,7 @@ from shardlab.index import ledger
 from shardlab.index.audit import Audit
 from shardlab.index.ledger import RankLedger
 from shardlab.launch import probe, session, summary
+from shardlab.launch.spec import spec_of
 from shardlab.plan import resolve
 from shardlab.process import die_with_parent
 from shardlab.world import World
@@ -99,7 +100,7 @@ def new_job(folder: Path, **flags: Any) -> Job:
     """The job of a config, written to ``folder`` as the launcher would."""
     folder.mkdir(parents=True)
     config = resolve(RunConfig(**{"warmup": 0, **flags})).config
-    spec = session.spec_of(config)
+    spec = spec_of(config)
     facts = session.checked(probe.facts_of(spec, folder, DEADLINE_S), config)
     return replace(session.new_job(config, spec, facts, folder, None, DEADLINE_S), joined=False)
 

@@ -16,12 +16,21 @@ SOURCES = Path(__file__).parents[1] / "src"
 VALUES = {"errors", "world", "plugins", "config", "plan", "records", "csvlog", "filelock", "process"}
 LEVELS = {
     "values": 0,
-    "index": 1, "shm": 1, "measure": 1, "shards": 1,
+    "index": 1,
+    "shm": 1,
+    "wake": 1,
+    "collective": 1,
+    "measure": 1,
+    "shards": 1,
+    "ring": 2,
     "dataset": 2,
     "store": 3,
+    "sampler": 3,
     "datapath": 4,
     "engine": 5,
-    "launch": 6, "analysis": 6,
+    "library": 5,
+    "launch": 6,
+    "analysis": 6,
     "commands": 7,
 }
 ONLY_VALUES = {"measure", "analysis"}  # they stand beside the others
@@ -134,9 +143,27 @@ def test_every_file_is_read_and_every_room_is_known() -> None:
 KNOWN = {
     "shardlab" + name: ""
     for name in (
-        "", ".errors", ".config", ".shm", ".profile", ".index", ".index.order", ".measure", ".measure.procfs",
-        ".dataset", ".store", ".store.mmap", ".store._share", ".datapath", ".datapath.ring",
-        ".datapath._torch", ".engine", ".engine.loop", ".launch", ".launch.agent", ".analysis",
+        "",
+        ".errors",
+        ".config",
+        ".shm",
+        ".profile",
+        ".index",
+        ".index.order",
+        ".measure",
+        ".measure.procfs",
+        ".dataset",
+        ".store",
+        ".store.mmap",
+        ".store._share",
+        ".datapath",
+        ".datapath.ring",
+        ".datapath._torch",
+        ".engine",
+        ".engine.loop",
+        ".launch",
+        ".launch.agent",
+        ".analysis",
         ".analysis.load",
     )
 }

@@ -48,7 +48,11 @@ def test_exit_codes_are_those_of_the_shell() -> None:
 # World
 
 TORCHRUN = {
-    "RANK": "5", "LOCAL_RANK": "1", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4", "GROUP_RANK": "1",
+    "RANK": "5",
+    "LOCAL_RANK": "1",
+    "WORLD_SIZE": "8",
+    "LOCAL_WORLD_SIZE": "4",
+    "GROUP_RANK": "1",
     "GROUP_WORLD_SIZE": "2",
 }
 
@@ -115,8 +119,15 @@ def with_value(field: str, value: Any) -> RunConfig:
 @pytest.mark.parametrize(
     ("field", "least"),
     [
-        ("nproc", 1), ("batch_size", 1), ("workers", 0), ("prefetch_factor", 1), ("epochs", 1), ("warmup", 0),
-        ("max_steps", 1), ("repeats", 1), ("seed", 0),
+        ("nproc", 1),
+        ("batch_size", 1),
+        ("workers", 0),
+        ("prefetch_factor", 1),
+        ("epochs", 1),
+        ("warmup", 0),
+        ("max_steps", 1),
+        ("repeats", 1),
+        ("seed", 0),
     ],
 )
 def test_each_number_has_a_least_value(field: str, least: int) -> None:
@@ -256,8 +267,13 @@ def test_every_plugin_of_shardlab_has_a_help_line() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("package.module:factory", True), ("file.py:factory", True), ("/a/b.py:make", True),
-        ("distributed", False), ("synthetic:256MiB", False), (":factory", False), ("module:", False),
+        ("package.module:factory", True),
+        ("file.py:factory", True),
+        ("/a/b.py:make", True),
+        ("distributed", False),
+        ("synthetic:256MiB", False),
+        (":factory", False),
+        ("module:", False),
         ("module:1", False),
     ],
 )

@@ -53,7 +53,7 @@ def _profile(config: RunConfig, output: OutputConfig, argv: list[str]) -> int:
 
 
 def _dry_run(resolved: Resolved, output: OutputConfig) -> int:
-    from shardlab.launch.session import spec_of
+    from shardlab.launch.spec import spec_of
 
     spec_of(resolved.config)
     for note in resolved.notes:

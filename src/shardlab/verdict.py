@@ -118,7 +118,9 @@ def _delivery(outcome: Outcome) -> Iterator[str]:
 
 
 def _repeats(duplicates: int | None) -> str:
-    return f"{duplicates:,} of them twice" if duplicates else "none twice"
+    if not duplicates:
+        return "none twice"
+    return f"with {duplicates:,} repeats" if duplicates > 1 else "with 1 repeat"
 
 
 def _speed(outcome: Outcome) -> Iterator[str]:

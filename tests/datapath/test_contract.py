@@ -254,9 +254,10 @@ def spoil(world: World, inherited: Any, job: Job) -> dict[str, list[int]]:
     with engine.process_group(job, world):
         store, new_loader = opened(job, world, inherited)
         loader = new_loader()
-        for batch, _ in epoch_of(loader, 0):
+        for batch, indices in epoch_of(loader, 0):
             if world.rank == 0:
                 batch.zero_()
+            del batch, indices  # views, where the path reuses its buffers
         dist.barrier()
         delivered = [
             int(index)

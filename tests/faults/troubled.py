@@ -62,6 +62,11 @@ def raising() -> Troubled:
     return Troubled(_raise)
 
 
+def failing_on_1() -> Troubled:
+    """Rank 1 fails at its first sample."""
+    return Troubled(_raise_on_1)
+
+
 def naming() -> Troubled:
     """A field is a string."""
     return Troubled(_named, samples=64)
@@ -95,6 +100,12 @@ def _hang(index: int) -> torch.Tensor:
 def _raise(index: int) -> torch.Tensor:
     if os.environ.get("RANK") == "2":
         raise ValueError("this sample is rotten")  # sample's line
+    return sample(index)
+
+
+def _raise_on_1(index: int) -> torch.Tensor:
+    if os.environ.get("RANK") == "1":
+        raise ValueError("this sample is rotten")
     return sample(index)
 
 

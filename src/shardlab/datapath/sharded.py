@@ -22,9 +22,12 @@ from shardlab.store import Store
 from shardlab.world import World
 
 STORES = ("mmap",)
-STORE_REASONS = dict.fromkeys(
-    ("private", "inherited", "reader", "shared"), "its shards are mapped where they lie"
-)
+STORE_REASONS = {
+    "private": "its shards are mapped where they lie",
+    "inherited": "its shards are mapped where they lie",
+    "reader": "every rank reads its own part",
+    "shared": "its shards are mapped where they lie",
+}
 TAILS = ("pad", "drop", "keep")
 LAYOUT = "blocks"
 DATASET_KINDS = ("shards",)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import signal
 import sys
 import threading
@@ -56,10 +57,15 @@ def _let_go_of(path: Path) -> None:
                 os.close(fd)
 
 
-def leave_quietly_on_signals() -> None:
-    """A rank told to stop leaves without a traceback; the launcher does the talking."""
+def leave_quietly_on_signals(folder: Path | None = None) -> None:
+    """A rank told to stop leaves without a traceback; the launcher does the talking.
+
+    ``folder`` is what this rank has to remove then.
+    """
 
     def leave(number: int, _frame: FrameType | None) -> None:
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
         os._exit(INTERRUPTED if number == signal.SIGINT else 128 + number)
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

@@ -12,9 +12,8 @@ which leaves a bijection of ``range(n)``. The low digit changes fastest, so the 
 Below 2^16 so few values pass through each half that few rounds are measurably biased. There it is a true
 permutation: the numbers sorted by their hashes, at most 128 KiB.
 
-Sources: Luby, Rackoff: How to construct pseudorandom permutations, 1988; Black, Rogaway: Ciphers with
-arbitrary finite domains, 2002 (mixed radix, cycle walk); Lemire: Fast random integer generation in an
-interval, 2019; the multipliers of the round function are those of Wellons' lowbias32 and of SplitMix64.
+Sources: Black, Rogaway: Ciphers with arbitrary finite domains, 2002 (mixed radix, cycle walk); Lemire: Fast
+random integer generation in an interval, 2019. Multipliers are those of Wellons' lowbias32 and SplitMix64.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _FACTORS = {32: (0x7FEB352D, 0x846CA68B), 64: (0xBF58476D1CE4E5B9, 0x94D049BB133
 _MASK = (1 << 64) - 1
 
 _Word = NDArray[Any]  # of uint32 or uint64
-_Blockwise = Callable[[NDArray[np.int64]], NDArray[np.int64]]
+_Move = Callable[[NDArray[np.int64]], NDArray[np.int64]]
 
 
 def key_of(seed: int, epoch: int) -> int:
@@ -64,18 +63,13 @@ class Permutation:
         self.n, self.key = n, key & _MASK
         self._map = _Table(n, self.key) if n < TABLE_BELOW else _Feistel(n, self.key)
 
-    def __len__(self) -> int:
-        return self.n
-
     def permute(self, positions: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
         """The index at each position, same shape. Raises IndexError for a position outside ``range(n)``."""
-        given = self._checked(positions)
-        return self._map.forward(given.ravel()).reshape(given.shape)
+        return self._moved(positions, self._map.forward)
 
     def invert(self, indices: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
         """The position of each index: the inverse of :meth:`permute`."""
-        given = self._checked(indices)
-        return self._map.backward(given.ravel()).reshape(given.shape)
+        return self._moved(indices, self._map.backward)
 
     def chunk(self, start: int, stop: int) -> NDArray[np.int64]:
         """The indices at positions ``start`` to ``stop - 1``: int64[stop - start]."""
@@ -83,13 +77,13 @@ class Permutation:
             raise IndexError(f"positions [{start}, {stop}) are not all in range({self.n})")
         return self._map.forward(np.arange(start, stop, dtype=np.int64))
 
-    def _checked(self, numbers: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
+    def _moved(self, numbers: NDArray[np.integer[Any]], move: _Move) -> NDArray[np.int64]:
         given = np.asarray(numbers)
-        if given.size and given.dtype.kind not in "iu":
+        if given.dtype.kind not in "iu":
             raise TypeError(f"positions are integers, but got {given.dtype}")
-        if given.size and not (given.min() >= 0 and given.max() < self.n):
+        if given.size and (given.min() < 0 or given.max() >= self.n):
             raise IndexError(f"[{given.min()}, {given.max()}] is not all in range({self.n})")
-        return given.astype(np.int64, copy=False)
+        return move(given.astype(np.int64, copy=False).ravel()).reshape(given.shape)
 
 
 class _Table:
@@ -136,12 +130,13 @@ class _Feistel:
         self.to_low, self.word = word(width - self.low_bits), word
 
     def forward(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        return self._walk(positions, self._encrypt)
+        return self._inside(positions, self._encrypt)
 
     def backward(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        return self._walk(indices, self._decrypt)
+        return self._inside(indices, self._decrypt)
 
-    def _walk(self, numbers: NDArray[np.int64], once: _Blockwise) -> NDArray[np.int64]:
+    def _inside(self, numbers: NDArray[np.int64], once: _Move) -> NDArray[np.int64]:
+        """Block by block, and again for those that left range(n)."""
         out = np.empty_like(numbers)
         for first in range(0, len(numbers), BLOCK):
             out[first : first + BLOCK] = once(numbers[first : first + BLOCK])
@@ -201,6 +196,5 @@ class _Feistel:
         return high, low, np.empty_like(low), np.empty_like(low)
 
     def _number(self, high: _Word, low: _Word) -> NDArray[np.int64]:
-        number = high.astype(np.int64)
-        np.left_shift(number, np.int64(self.low_bits), out=number)
+        number = np.left_shift(high.astype(np.int64), np.int64(self.low_bits))
         return np.bitwise_or(number, low.astype(np.int64), out=number)

@@ -22,11 +22,12 @@ from shardlab.config import OutputConfig, RunConfig
 from shardlab.engine import lifeline, rank
 from shardlab.engine.job import Job
 from shardlab.engine.report import EpochReport, load_reports
-from shardlab.errors import ShardlabError, UsageError
+from shardlab.errors import RunFailed, ShardlabError, UsageError
 from shardlab.launch import control as controls
 from shardlab.launch import probe, rundir, session
 from shardlab.launch.copies import NodeOutcome
 from shardlab.launch.rows import keep
+from shardlab.launch.spec import spec_of
 from shardlab.launch.summary import Outcome, ledger_file, outcome_of
 from shardlab.launch.watch import Watched, monitored
 from shardlab.measure import kernel
@@ -61,6 +62,8 @@ def run(config: RunConfig, output: OutputConfig, argv: list[str]) -> Outcome | N
     )
     request = controls.requested()
     folder = Path(_from_leader(world, str(rundir.create()) if world.is_node_leader else ""))
+    if world.is_node_leader:
+        lifeline.leave_quietly_on_signals(folder)
     started = datetime.now(UTC).isoformat(timespec="seconds")
     watched = Watched()
     try:
@@ -76,7 +79,11 @@ def run(config: RunConfig, output: OutputConfig, argv: list[str]) -> Outcome | N
     except BaseException as error:
         failure = lifeline.write_failure(folder, world.rank, error)
         if failure.is_echo:
+            if world.is_node_leader:
+                shutil.rmtree(folder, ignore_errors=True)
             os._exit(failure.exit_code)
+        if failure.where and not failure.expected:
+            raise RunFailed(probe.describe_failure(f"rank {world.rank} failed", failure)) from None
         raise
     finally:
         if world.is_node_leader:
@@ -145,7 +152,7 @@ def _job_or_error(
         if request is not None:
             return msgspec.json.encode(session.control_job(request, config, folder, output.timeout))
         csvlog.check_writable(Path(results))
-        spec = session.spec_of(config)
+        spec = spec_of(config)
         facts = session.checked(probe.facts_of(spec, folder, output.timeout), config)
         return msgspec.json.encode(session.new_job(config, spec, facts, folder, results, output.timeout))
     except ShardlabError as error:

@@ -25,10 +25,10 @@ from shardlab.launch.agent import launch
 from shardlab.launch.control import ControlReading, ControlRequest
 from shardlab.launch.copies import NodeOutcome
 from shardlab.launch.rows import keep
+from shardlab.launch.spec import spec_of
 from shardlab.launch.summary import Outcome, outcome_of
 from shardlab.launch.watch import Watched, monitored
 from shardlab.measure import kernel
-from shardlab.plan import path_plugin
 from shardlab.shards import writer
 from shardlab.store import warm_ratio
 from shardlab.world import host_name
@@ -92,7 +92,7 @@ def run_control(request: ControlRequest, config: RunConfig, timeout_s: float) ->
     with rundir.run_folder() as folder:
         job = control_job(request, config, folder, timeout_s)
         watched = Watched()
-        _run_ranks(job, _Silent(), watched)
+        _run_ranks(job, SILENT, watched)
         controls.answer(request, control_reading(job, watched))
 
 
@@ -139,21 +139,6 @@ def _run_ranks(job: Job, view: Viewer, watched: Watched) -> None:
     inherited.clear()
     gc.unfreeze()
     gc.collect()
-
-
-def spec_of(config: RunConfig) -> DatasetSpec:
-    """The dataset that a config names. Raises UsageError for what is none, or does not fit the data path."""
-    spec = DatasetSpec(config.dataset, config.data_dir, config.seed)
-    kind = dataset.kind_of(spec)
-    path = path_plugin(config.sampler)
-    wanted = path.fact("DATASET_KINDS") if path else None
-    if wanted and kind not in wanted:
-        raise UsageError(
-            f"--sampler {config.sampler} reads a folder of shards",
-            config.dataset,
-            cure=f"write one first: python -m shardlab.shard {config.dataset} OUT, then --dataset OUT",
-        )
-    return spec
 
 
 def checked(facts: DatasetFacts, config: RunConfig) -> DatasetFacts:
@@ -213,3 +198,7 @@ class _Silent:
 
     def watch(self, run_dir: Path) -> None:
         pass
+
+
+SILENT: Viewer = _Silent()
+"""Tells nobody."""

@@ -32,6 +32,7 @@ class RingLoader:
         self._turns = [0] * ring.shape.slots  # the last turn taken from each slot
         self._held: dict[int, _Held] = {}
         self._base = 0
+        self._running = False
 
     @property
     def leads(self) -> bool:
@@ -104,13 +105,13 @@ class RingLoader:
             self._wait(ring.go(self.rank))
 
     def _stop_readers(self) -> None:
-        control = self.ring.control
-        if control[Word.BASE] == 0:  # never started
+        if not self._running:
             return
-        control[Word.STOP] = 1
+        # The base stays: a rank that was let go may read it only now, when the leader closes already.
+        self.ring.control[Word.STOP] = 1
         for reader in range(self.ring.shape.readers):
             self._wait(self.ring.idle(reader))
-        control[Word.BASE] = 0
+        self._running = False
 
     def _start_readers(self) -> None:
         control, slots = self.ring.control, self.ring.shape.slots
@@ -119,6 +120,7 @@ class RingLoader:
         control[Word.EPOCH], control[Word.CONSUMED] = self.epoch, self.consumed
         control[Word.STEPS] = self.steps
         control[Word.STOP] = 0
+        self._running = True
         for reader in range(self.ring.shape.readers):
             self.ring.semaphores.post(self.ring.start(reader))
 

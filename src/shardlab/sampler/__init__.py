@@ -12,10 +12,10 @@
 it whole where it has ``__getitems__``, or to ``DataLoader(sampler=..., batch_size=None)``, whose dataset gets it
 as its index. ``prepare`` takes a loader with either of them through ``Accelerator.prepare``.
 
-The order follows from (seed, epoch, number of samples) alone. Who gets what of it is said in
-``shardlab.index.partition``, and resuming is arithmetic: nothing is drawn and thrown away. Before one rank's first
-step and after its last the state says so too, so that a run can be resumed from any step, with torchdata's
-``StatefulDataLoader`` or without.
+The order follows from (seed, epoch, number of samples) alone, a rank's part of it is said in
+``shardlab.index.partition``. ``state_dict`` is a few integers, equal on all ranks after the same step;
+``load_state_dict`` goes on there on any number of ranks, at once: nothing is drawn and thrown away. Both are what
+torchdata's ``StatefulDataLoader`` asks for.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sized
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -31,10 +32,6 @@ class Keyed:
 
     unit: int  # indices in an item
 
-    def cut(self, indices: NDArray[np.int64]) -> list[Any]:
-        """Indices as they are given out."""
-        raise NotImplementedError
-
     def __init__(
         self,
         dataset: Sized | int,
@@ -56,13 +53,16 @@ class Keyed:
         copes, as one in ``torch.distributed.algorithms.Join`` does.
         """
         self.num_replicas, self.rank = _rank_of(num_replicas, rank)
-        samples = dataset if isinstance(dataset, int) else len(dataset)
-        self.partition = Partition(samples, self.num_replicas, batch_size, tail)
+        self.partition = Partition(_length_of(dataset), self.num_replicas, batch_size, tail)
         self.shuffle, self.seed, self.uneven_ends = shuffle, seed, uneven_ends
         self.place = Place(epoch=0)  # where the next iteration begins
         self.running: Walk | None = None
         self._finished: int | None = None  # an epoch that a loaded state says is over
         self.refuse_uneven_ends()
+
+    def cut(self, indices: NDArray[np.int64]) -> list[Any]:
+        """Indices as they are given out."""
+        raise NotImplementedError
 
     @property
     def epoch(self) -> int:
@@ -154,6 +154,17 @@ class Keyed:
                 ["pad", "drop"],
                 "or say uneven_ends=True where the training loop copes with ranks that end early",
             )
+
+
+def _length_of(dataset: Sized | int) -> int:
+    if isinstance(dataset, Sized):
+        return len(dataset)
+    try:
+        return operator.index(dataset)
+    except TypeError:
+        raise UsageError(
+            "a keyed sampler needs a dataset with a length, or the length", type(dataset).__name__
+        ) from None
 
 
 def _rank_of(num_replicas: int | None, rank: int | None) -> tuple[int, int]:

@@ -79,6 +79,9 @@ class Walk:
         refuse_a_second_split(sampler)
         sampler.refuse_uneven_ends()
         self.epoch, start, skip = self.loaded or sampler.place
+        if self.loaded and start == self.part.samples:
+            self.started = self.ended = True
+            return  # the sampler has gone on to the next epoch
         sampler.go_to(Place(self.epoch))  # where an iteration after this one begins
         sampler.running, self.started = self, True
         self.part, self.made = replace(sampler.partition, start=start), skip

@@ -8,15 +8,27 @@ from typing import Any
 from shardlab.store._counted import (
     Counted,
     CountedStream,
+    Counter,
     Indexed,
     IndexedCollate,
     IndexedStream,
+    NoCounter,
     ReadCounter,
     difference,
 )
 from shardlab.store._share import NodeShare, StoreNote, warm_ratio
 
-__all__ = ["IndexedCollate", "NodeShare", "ReadCounter", "Store", "StoreNote", "difference", "warm_ratio"]
+__all__ = [
+    "Counter",
+    "IndexedCollate",
+    "NoCounter",
+    "NodeShare",
+    "ReadCounter",
+    "Store",
+    "StoreNote",
+    "difference",
+    "warm_ratio",
+]
 
 
 @dataclass(frozen=True)
@@ -28,7 +40,7 @@ class Store:
     """
 
     raw: Any
-    counter: ReadCounter
+    counter: Counter
     iterable: bool = False
 
     @property

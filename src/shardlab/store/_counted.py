@@ -64,10 +64,31 @@ def _reopened(path: Path) -> ReadCounter:
     return ReadCounter(path)
 
 
+class NoCounter:
+    """Stands where a profiled run counts: a training script of a user's own does not."""
+
+    def add(self, reads: int) -> None:
+        """Nothing."""
+
+    def add_for(self, worker: int | None, reads: int) -> None:
+        """Nothing."""
+
+    def by_worker(self) -> list[int]:
+        """Nobody was counted."""
+        return []
+
+    def total(self) -> int:
+        """No reads were counted."""
+        return 0
+
+
+Counter = ReadCounter | NoCounter
+
+
 class Counted(Dataset[Any]):
     """The dataset itself, each read counted."""
 
-    def __init__(self, dataset: Any, counter: ReadCounter) -> None:
+    def __init__(self, dataset: Any, counter: Counter) -> None:
         self.dataset = dataset
         self.counter = counter
         if hasattr(dataset, "__getitems__"):
@@ -100,7 +121,7 @@ class Indexed(Counted):
 class CountedStream(IterableDataset[Any]):
     """An iterable dataset, each sample counted as it comes."""
 
-    def __init__(self, dataset: Any, counter: ReadCounter) -> None:
+    def __init__(self, dataset: Any, counter: Counter) -> None:
         self.dataset = dataset
         self.counter = counter
 

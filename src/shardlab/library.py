@@ -1,0 +1,140 @@
+"""For a training script that is written already: one shared copy, and a loader over it.
+
+    import shardlab
+
+    dataset = shardlab.share(lambda: MyDataset(...))                 # was: MyDataset(...)
+    loader = shardlab.loader(dataset, batch_size=32)                 # was: DistributedSampler, DataLoader
+    for epoch in range(epochs):
+        loader.set_epoch(epoch)                                      # was: sampler.set_epoch(epoch)
+        for batch in loader: ...
+
+The process group has to be there first where there are several ranks.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator
+from typing import Any, Literal, cast
+
+import msgspec
+import torch.distributed as dist
+
+from shardlab import plugins
+from shardlab.collective import gather_bytes
+from shardlab.config import StartMethod, Tail
+from shardlab.errors import ShardlabError, UsageError
+from shardlab.plan import Plan
+from shardlab.store import NoCounter, Store, StoreNote
+from shardlab.store._share import Attached, attach_memory
+from shardlab.store.shared import build
+from shardlab.world import World
+
+
+def share(source: Callable[[], Any]) -> Any:
+    """The dataset that ``source()`` builds, once per node: local rank 0 builds it, the others map its arrays.
+
+    Holds tensors and arrays wherever they lie in the dataset object; a dataset of Python objects is encoded
+    sample by sample. Mapped private and writable: an in-place operation copies that page for that rank alone.
+    Raises UsageError where there are several ranks and no process group yet, and on every rank what the
+    building rank raised.
+    """
+    world = current_world()
+    mine = _build_or_error(source) if world.is_node_leader else b""
+    said = mine if world.world_size == 1 else gather_bytes(mine, to_all=True)[world.rank - world.local_rank]
+    if said.startswith(b"!"):
+        raise ShardlabError(said[1:].decode())
+    return Attached(msgspec.json.decode(said, type=StoreNote), attach_memory)
+
+
+def loader(
+    dataset: Any,
+    batch_size: int,
+    *,
+    sampler: Literal["keyed", "ring"] = "keyed",
+    shuffle: bool = True,
+    seed: int = 0,
+    tail: Tail = "pad",
+    workers: int = 0,
+    worker_start_method: StartMethod = "auto",
+) -> Batches:
+    """This rank's batches of ``batch_size`` samples, as ``DataLoader`` collates them.
+
+    ``keyed`` reads in each rank, arrays in one gather a batch; ``ring`` has ``workers`` readers (at least one)
+    read for all ranks of the node. ``tail``: see :class:`shardlab.index.partition.Partition`; ``keep`` leaves
+    ranks with unequal numbers of steps, which hangs a collective unless the loop is inside ``join()``.
+    """
+    if worker_start_method == "auto":
+        worker_start_method = cast(StartMethod, multiprocessing.get_context().get_start_method())
+    iterable = not hasattr(dataset, "__getitem__")
+    plan = Plan(
+        None if iterable else len(dataset),
+        batch_size,
+        tail=tail,
+        shuffle=shuffle,
+        seed=seed,
+        workers=workers,
+        worker_start_method=worker_start_method,
+    )
+    store = Store(dataset, NoCounter(), iterable=iterable)
+    return Batches(plugins.find("datapath")[sampler].load().open(store, plan, current_world()))
+
+
+class Batches:
+    """A data path without the indices: what a training loop iterates."""
+
+    def __init__(self, path: Any) -> None:
+        self.path = path
+
+    def __len__(self) -> int:
+        return len(self.path)
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(_first, iter(self.path))
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch whose order comes next."""
+        self.path.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, int]:
+        """A few integers: where all ranks together are."""
+        state: dict[str, int] = self.path.state_dict()
+        return state
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Go on there, on any number of ranks: every remaining sample once."""
+        self.path.load_state_dict(state)
+
+    def close(self) -> None:
+        """End readers, where there are any."""
+        self.path.close()
+
+
+def current_world() -> World:
+    """This rank's place by the process group; alone where there is none and no launcher."""
+    if dist.is_available() and dist.is_initialized():
+        rank, world_size = dist.get_rank(), dist.get_world_size()
+        local_rank = int(os.environ.get("LOCAL_RANK", rank))
+        return World(rank, world_size, local_rank, int(os.environ.get("LOCAL_WORLD_SIZE", world_size)))
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UsageError(
+            "several ranks need a process group before they share anything",
+            f"WORLD_SIZE={os.environ['WORLD_SIZE']} and none",
+            cure="call torch.distributed.init_process_group() (or make the Accelerator) first",
+        )
+    return World(0, 1, 0, 1)
+
+
+def _first(pair: tuple[Any, Any]) -> Any:
+    return pair[0]
+
+
+def _build_or_error(source: Callable[[], Any]) -> bytes:
+    """A failed build must reach the ranks that wait for it."""
+    try:
+        return msgspec.json.encode(build(source))
+    except Exception as error:
+        if not dist.is_initialized() or dist.get_world_size() == 1:
+            raise
+        return f"!local rank 0 could not build the shared copy: {type(error).__name__}: {error}".encode()
