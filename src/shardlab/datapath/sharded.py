@@ -5,19 +5,27 @@ Unshuffled, 8 samples, 2 ranks, batch 2::
     step      0      1
     rank 0   0 1    2 3
     rank 1   4 5    6 7
+
+Shuffled, a rank's shards come in a new order in each epoch, and the samples of a few shards are mixed; a sample
+stays with its rank. See ``_shard_order`` for the order, and for what remains of it on other ranks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Sampler
 
+from shardlab.datapath._shard_order import EpochOrder, Rounds, fingerprint, mixing, window_of
 from shardlab.datapath._torch import TorchLoader, dataloader_options
-from shardlab.index.mixing import mix2
+from shardlab.errors import UsageError
+from shardlab.index.permutation import key_of
 from shardlab.plan import Plan
+from shardlab.shards.manifest import Manifest
 from shardlab.store import Store
 from shardlab.world import World
 
@@ -32,69 +40,136 @@ TAILS = ("pad", "drop", "keep")
 LAYOUT = "blocks"
 DATASET_KINDS = ("shards",)
 
+MEASURED = 1 << 20  # samples whose mixing is measured
 
-def open(store: Store, plan: Plan, world: World) -> TorchLoader:
+
+def open(store: Store, plan: Plan, world: World) -> ShardedLoader:
     """A shard at the border of two parts is opened by both ranks; all others by one."""
-    assert plan.samples is not None
-    sampler = PartSampler(plan.samples, plan, rank=world.rank, world_size=world.world_size)
-    loader = DataLoader(
-        store.indexed,
-        plan.batch_size,
-        sampler=sampler,
-        drop_last=plan.tail == "drop",
-        **dataloader_options(store, plan),
-    )
-    return TorchLoader(loader, sampler.set_epoch)
+    manifest = getattr(store.raw, "manifest", None)
+    if not isinstance(manifest, Manifest):
+        raise UsageError(
+            "--sampler sharded must read a folder of shards", type(store.raw).__name__,
+            cure="write one with: python -m shardlab.shard SOURCE OUT",
+        )
+    return ShardedLoader(store, plan, world, manifest)
 
 
-class PartSampler(Sampler[int]):
-    """The indices of one rank's part, in order or shuffled within the part."""
+class ShardedLoader(TorchLoader):
+    """A DataLoader over the order of this rank; what remains of an epoch goes on on any number of ranks.
 
-    def __init__(self, samples: int, plan: Plan, *, rank: int, world_size: int) -> None:
-        self.samples, self.plan, self.rank, self.world_size = samples, plan, rank, world_size
-        self.epoch = 0
+    ``pad`` repeats the first sample of a rank's part where others have one more, ``drop`` leaves those out,
+    ``keep`` keeps them: ranks differ by one sample at the most.
+    """
+
+    def __init__(self, store: Store, plan: Plan, world: World, manifest: Manifest) -> None:
+        self.plan, self.world, self.manifest = plan, world, manifest
+        self.samples = manifest.samples if plan.samples is None else plan.samples
+        self.ends = np.cumsum([shard.samples for shard in manifest.shards], dtype=np.int64)
+        self._start, self._fresh = 0, False  # fresh: a state was loaded and nothing read since
+        self._parts = self._own_parts()
+        self.sampler = OrderSampler()
+        options = dataloader_options(store, plan)
+        super().__init__(DataLoader(store.indexed, batch_sampler=self.sampler, **options))
+
+    def _own_parts(self) -> Rounds:
+        return Rounds(self.samples, self.world.world_size, self.plan.batch_size)
+
+    @property
+    def order(self) -> EpochOrder:
+        """The global order of the epoch."""
+        key = key_of(self.plan.seed, self._epoch) if self.plan.shuffle else None
+        return EpochOrder(self._parts, self.ends, key)
+
+    @property
+    def deal(self) -> Rounds:
+        """How what is left of it is dealt to the ranks."""
+        return Rounds(self.samples, self.world.world_size, self.plan.batch_size, self._start)
 
     def __len__(self) -> int:
-        return part_size(self.samples, self.plan.tail, rank=self.rank, world_size=self.world_size)
+        return self.deal.steps(self.world.rank, self.plan.tail)
 
-    def __iter__(self) -> Iterator[int]:
-        key = None
-        if self.plan.shuffle:
-            # A hash of the pair, not the sum: seeds s and s + 1 must not share epochs.
-            seed, epoch = np.asarray([self.plan.seed]), np.asarray([self.epoch])
-            key = (int(mix2(seed.astype(np.uint64), epoch.astype(np.uint64))[0]), self.rank)
-        indices = part(self.samples, self.plan.tail, rank=self.rank, world_size=self.world_size, key=key)
-        yield from indices.tolist()
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        self._step, self._fresh = 0, False
+        self.sampler.loader = self  # not from the beginning: a DataLoader asks a sampler for its length
+        self._batches = iter(self.inner)  # made now: workers start here
+        return self
+
+    def batches(self, steps: int | None = None) -> Iterator[NDArray[np.int64]]:
+        """The indices of this rank's batches, its first ``steps`` or all that are left."""
+        return self.order.batches(self.deal, self.world.rank, self.plan.tail, steps)
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch whose order comes next."""
-        self.epoch = epoch
+        """Choose the epoch whose order comes next, from its beginning unless a state of it was just loaded."""
+        if self._fresh and epoch == self._epoch:
+            return
+        self._epoch, self._start, self._step, self._fresh = epoch, 0, 0, False
+        self._parts = self._own_parts()
+
+    def state_dict(self) -> dict[str, int]:
+        """The epoch, how much of its order all ranks together are through with, and what that order is."""
+        return {
+            "epoch": self._epoch,
+            "consumed": self.deal.consumed(self._step, self.plan.tail),
+            "seed": self.plan.seed,
+            "parts": self._parts.ranks,
+            "batch_size": self._parts.batch_size,
+            **self._fixed,
+        }
+
+    @property
+    def _fixed(self) -> dict[str, int]:
+        """What has to be the same where a state is loaded."""
+        return {
+            "samples": self.samples,
+            "shuffle": int(self.plan.shuffle),
+            "shards": fingerprint(self.ends),
+        }
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Go on there, on any number of ranks and with any batch size: nothing is read again."""
+        for name, own in {"seed": self.plan.seed, **self._fixed}.items():
+            if state[name] != own:
+                raise UsageError(f"the {name} of the state must be that of the run", state[name], [own])
+        if not 0 <= state["consumed"] <= self.samples:
+            raise UsageError(f"consumed must lie in [0, {self.samples}]", state["consumed"])
+        self._epoch, self._start, self._step, self._fresh = state["epoch"], state["consumed"], 0, True
+        self._parts = Rounds(self.samples, state["parts"], state["batch_size"])
+        if not self._start:
+            self._parts = self._own_parts()
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the shards that hold what this rank read in the epoch."""
+        read = np.zeros(len(self.ends), bool)
+        for batch in self.batches(self._step):
+            read[np.searchsorted(self.ends, batch, side="right")] = True
+        return sum(shard.bytes for shard, was in zip(self.manifest.shards, read, strict=True) if was)
+
+    def describe(self) -> list[str]:
+        """How well what was delivered is shuffled."""
+        if not self.plan.shuffle:
+            return []
+        most = max(1, MEASURED // self.plan.batch_size)
+        found = mixing(list(islice(self.batches(self._step), most)), self.ends)
+        if found is None:
+            return []
+        text = (
+            f"Shuffled over the {found.shards} shards of a rank, in windows of {window_of(self.ends):,} samples: "
+            f"{found.distinct:.1f} shards in a batch of {self.plan.batch_size} (perfect: "
+            f"{found.ideal_distinct:.1f})"
+        )
+        if found.same is not None:
+            text += f", the next sample from the same shard in {found.same:.1%} (perfect: {found.ideal_same:.1%})"
+        return [text]
 
 
-def part(
-    samples: int, tail: str, *, rank: int, world_size: int, key: tuple[int, ...] | None = None
-) -> NDArray[np.int64]:
-    """The indices of a rank, shape (part_size,), shuffled by ``key`` where one is given.
+class OrderSampler(Sampler[list[int]]):
+    """The batches of a loader's rank, as a DataLoader takes them: lists of indices."""
 
-    Parts are ``[samples * r // W, samples * (r + 1) // W)`` and differ by one at the most. ``pad`` repeats
-    the first sample of a shorter part, ``drop`` cuts the longer ones, ``keep`` leaves them. A rank without a
-    sample of its own pads with sample 0.
+    loader: ShardedLoader
 
-    >>> [part(7, "pad", rank=r, world_size=3).tolist() for r in range(3)]
-    [[0, 1, 0], [2, 3, 2], [4, 5, 6]]
-    """
-    start, stop = samples * rank // world_size, samples * (rank + 1) // world_size
-    indices = np.arange(start, stop, dtype=np.int64)
-    if key is not None:
-        np.random.default_rng(key).shuffle(indices)
-    size = part_size(samples, tail, rank=rank, world_size=world_size)
-    return np.resize(indices if indices.size else np.zeros(1, np.int64), size)
+    def __iter__(self) -> Iterator[list[int]]:
+        return (batch.tolist() for batch in self.loader.batches())
 
-
-def part_size(samples: int, tail: str, *, rank: int, world_size: int) -> int:
-    """How many samples a rank delivers, its repeats included."""
-    if tail == "pad":
-        return -(-samples // world_size)
-    if tail == "drop":
-        return samples // world_size
-    return samples * (rank + 1) // world_size - samples * rank // world_size
+    def __len__(self) -> int:
+        return len(self.loader)

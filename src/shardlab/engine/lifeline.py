@@ -18,7 +18,7 @@ import time
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
+from types import FrameType, TracebackType
 
 import msgspec
 
@@ -71,6 +71,18 @@ def leave_quietly_on_signals(folder: Path | None = None) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, leave)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+
+def ignore_lost_connections() -> None:
+    """Keep multiprocessing's threads silent where a worker is ended while it hands over a batch."""
+    tell = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        helper = threading.current_thread() is not threading.main_thread()
+        if not (helper and issubclass(kind, (EOFError, ConnectionError))):
+            tell(kind, error, trace)
+
+    sys.excepthook = hook
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,7 @@ def main(run_dir: str, inherited: Any = None) -> None:
     die_with_parent()
     lifeline.follow(folder / LIFELINE)
     lifeline.leave_quietly_on_signals()
+    lifeline.ignore_lost_connections()
     os.dup2(2, 1)  # what a dataset prints must not reach the launcher's stdout
     world = World.from_env()
     try:

@@ -51,6 +51,7 @@ def run(config: RunConfig, output: OutputConfig, argv: list[str]) -> Outcome | N
     die_with_parent()
     call_no_semaphores_leaked()
     lifeline.leave_quietly_on_signals()
+    lifeline.ignore_lost_connections()
     world = World.from_env()
     refuse_disagreement(world)
     if config.repeats > 1:

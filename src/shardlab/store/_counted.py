@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import mmap
-import multiprocessing
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -24,9 +23,9 @@ class ReadCounter:
     Slot 0 is the rank itself, slot k + 1 its worker k. Goes to worker processes by path.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, create: bool = True) -> None:
         self.path = path
-        fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        fd = os.open(path, os.O_RDWR | (os.O_CREAT if create else 0), 0o600)
         try:
             os.ftruncate(fd, 8 * (MOST_WORKERS + 1))
             self._slots = memoryview(mmap.mmap(fd, 8 * (MOST_WORKERS + 1))).cast("q")
@@ -59,9 +58,10 @@ class ReadCounter:
 
 def _reopened(path: Path) -> ReadCounter:
     """The counter in a worker process. Where the run has ended while the worker started, this ends it too."""
-    if multiprocessing.parent_process() is not None and not path.exists():
-        os._exit(1)
-    return ReadCounter(path)
+    try:
+        return ReadCounter(path, create=False)
+    except FileNotFoundError:
+        raise SystemExit(1) from None
 
 
 class NoCounter:
