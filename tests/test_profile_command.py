@@ -166,6 +166,7 @@ def test_json_alone_is_on_stdout_whatever_a_dataset_prints(tmp_path: Path) -> No
     assert [rank["rank"] for rank in ended.row["ranks"]] == [0, 1]
 
 
+@pytest.mark.slow
 def test_repeats_are_a_list_of_objects_and_a_row_each(tmp_path: Path) -> None:
     flags = ("--dataset", "synthetic:n=40:8", "--start-method", "fork", "--repeats", "2", "--warmup", "0")
     ended = profile(*flags, results=tmp_path / "results")

@@ -106,8 +106,8 @@ def test_a_file_of_no_bytes_is_a_file() -> None:
         ({"nonce": "00" * shm.NONCE_BYTES}, "its nonce differs"),
         ({"inode": 1}, "another file has its place"),
         ({"nbytes": 17}, "another file has its place"),
-        ({"fd": 987_654}, "cannot be opened"),
-        ({"pid": 1 << 22}, "cannot be opened"),
+        ({"fd": 987_654, "socket": ""}, "cannot be opened"),
+        ({"pid": 1 << 22, "socket": ""}, "cannot be opened"),
     ],
 )
 def test_a_handle_that_fits_no_memory_file_is_refused(changed: dict[str, Any], said: str) -> None:

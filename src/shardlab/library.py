@@ -16,15 +16,16 @@ from __future__ import annotations
 import multiprocessing
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Literal, cast
 
 import msgspec
 import torch.distributed as dist
 
 from shardlab import plugins
-from shardlab.collective import gather_bytes
+from shardlab.collective import on_all
 from shardlab.config import StartMethod, Tail
-from shardlab.errors import ShardlabError, UsageError
+from shardlab.errors import UsageError
 from shardlab.plan import Plan
 from shardlab.store import NoCounter, Store, StoreNote
 from shardlab.store._share import Attached, attach_memory
@@ -41,11 +42,19 @@ def share(source: Callable[[], Any]) -> Any:
     building rank raised.
     """
     world = current_world()
-    mine = _build_or_error(source) if world.is_node_leader else b""
-    said = mine if world.world_size == 1 else gather_bytes(mine, to_all=True)[world.rank - world.local_rank]
-    if said.startswith(b"!"):
-        raise ShardlabError(said[1:].decode())
-    return Attached(msgspec.json.decode(said, type=StoreNote), attach_memory)
+    attached: list[Attached] = []
+
+    def lead() -> bytes:
+        return msgspec.json.encode(build(partial(_with_indices, source))) if world.is_node_leader else b""
+
+    def attach() -> bytes:
+        attached.append(Attached(note, attach_memory))
+        return b""
+
+    built = on_all(world.world_size, lead, f"rank {world.rank} could not build the shared copy")
+    note = msgspec.json.decode(built[world.rank - world.local_rank], type=StoreNote)
+    on_all(world.world_size, attach, f"rank {world.rank} could not map the shared copy")
+    return attached[0]
 
 
 def loader(
@@ -58,12 +67,17 @@ def loader(
     tail: Tail = "pad",
     workers: int = 0,
     worker_start_method: StartMethod = "auto",
+    held: int | None = None,
+    slot_bytes: int | None = None,
 ) -> Batches:
     """This rank's batches of ``batch_size`` samples, as ``DataLoader`` collates them.
 
     ``keyed`` reads in each rank, arrays in one gather a batch; ``ring`` has ``workers`` readers (at least one)
     read for all ranks of the node. ``tail``: see :class:`shardlab.index.partition.Partition`; ``keep`` leaves
     ranks with unequal numbers of steps, which hangs a collective unless the loop is inside ``join()``.
+
+    For ``ring``: ``held``, how many batches a rank may hold at once; ``slot_bytes``, the room for one batch of
+    one rank, where batches grow to more than eight times what the first sample says.
     """
     if worker_start_method == "auto":
         worker_start_method = cast(StartMethod, multiprocessing.get_context().get_start_method())
@@ -78,7 +92,11 @@ def loader(
         worker_start_method=worker_start_method,
     )
     store = Store(dataset, NoCounter(), iterable=iterable)
-    return Batches(plugins.find("datapath")[sampler].load().open(store, plan, current_world()))
+    room = {"held": held, "slot_bytes": slot_bytes}
+    options = {name: value for name, value in room.items() if value is not None}
+    if options and sampler != "ring":
+        raise UsageError("held and slot_bytes are of the ring", sampler, ["ring"])
+    return Batches(plugins.find("datapath")[sampler].load().open(store, plan, current_world(), **options))
 
 
 class Batches:
@@ -130,11 +148,12 @@ def _first(pair: tuple[Any, Any]) -> Any:
     return pair[0]
 
 
-def _build_or_error(source: Callable[[], Any]) -> bytes:
-    """A failed build must reach the ranks that wait for it."""
-    try:
-        return msgspec.json.encode(build(source))
-    except Exception as error:
-        if not dist.is_initialized() or dist.get_world_size() == 1:
-            raise
-        return f"!local rank 0 could not build the shared copy: {type(error).__name__}: {error}".encode()
+def _with_indices(source: Callable[[], Any]) -> Any:
+    dataset = source()
+    if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
+        raise UsageError(
+            "a shared copy is made of a dataset with a length and indices",
+            type(dataset).__name__,
+            cure="give an iterable dataset to shardlab.loader(..., sampler='ring') itself",
+        )
+    return dataset

@@ -1,4 +1,7 @@
-"""Write a dataset as shards on disk, to be read by --dataset FOLDER with one copy per node."""
+"""Write a dataset as shards on disk, to be read by --dataset FOLDER with one copy per node.
+
+A write that was killed goes on where it was: give the same command again.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,8 @@ from shardlab.errors import ExitCode, ShardlabError, UsageError
 
 DEFAULT_SHARD_BYTES = "64MiB"
 
+Progress = Callable[[int, int], None]
+
 
 @dataclass(frozen=True)
 class ShardConfig:
@@ -27,7 +32,7 @@ class ShardConfig:
         Positional[str],
         arg(metavar="SOURCE", help="What is written: any --dataset.\n" + plugins.describe("dataset")),
     ]
-    out: Annotated[Positional[str], arg(metavar="OUT", help="A new or empty folder.")]
+    out: Annotated[Positional[str], arg(metavar="OUT", help="A new or empty folder, or an unfinished one.")]
     samples_per_shard: Annotated[
         int | None, arg(metavar="INT", help="Samples in each shard; by default as many as fit --shard-bytes.")
     ] = None
@@ -67,22 +72,39 @@ def run(config: ShardConfig) -> str:
     spec = DatasetSpec(config.source, config.data_dir, config.seed)
     dataset = open_dataset(spec, mapped=supports_mapping(spec))
     shard_bytes = parse_bytes(config.shard_bytes, "--shard-bytes must be a number of bytes")
-    with _progress(config.quiet) as progress:
-        manifest = write(dataset, config.out, config.samples_per_shard, shard_bytes, progress, config.source)
+    with _progress(config.quiet) as bar:
+        manifest = write(
+            dataset, config.out, config.samples_per_shard, shard_bytes, _said(bar), config.source, config.seed
+        )
     shards, size = len(manifest.shards), sum(shard.bytes for shard in manifest.shards)
     return f"{manifest.samples} samples in {shards} shards of {size} bytes in {config.out}"
 
 
+def _said(bar: Progress | None) -> Progress:
+    """As the bar, and a line where the first report is of samples that lay there already."""
+    done_before = 0
+
+    def progress(done: int, total: int) -> None:
+        nonlocal done_before
+        if not done_before and done > 1:
+            print(f"Going on with an unfinished write: {done} samples were there", file=sys.stderr)
+        done_before = done
+        if bar is not None:
+            bar(done, total)
+
+    return progress
+
+
 @contextmanager
-def _progress(quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
+def _progress(quiet: bool) -> Iterator[Progress | None]:
     """A bar on stderr, where that is a terminal."""
     if quiet or not sys.stderr.isatty():
         yield None
         return
+    from rich import progress
     from rich.console import Console
-    from rich.progress import Progress
 
-    with Progress(console=Console(stderr=True)) as bar:
+    with progress.Progress(console=Console(stderr=True)) as bar:
         task = bar.add_task("samples", total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total or None)
 

@@ -95,6 +95,8 @@ def console(*, json: bool) -> Console:
 def show(outcome: Outcome, out: Console, results: str) -> None:
     """Header, a row per rank, a line per node, the verdict."""
     out.print(header(outcome), highlight=False, soft_wrap=False)
+    for note in notes(outcome):
+        out.print(note, highlight=False, markup=False)
     out.print()
     out.print(rank_table(outcome))
     out.print()
@@ -121,6 +123,19 @@ def header(outcome: Outcome) -> str:
     if path is not None and path.fact("NOTE"):
         lines.append(f"Note: {path.fact('NOTE')}.")
     return "\n".join(lines)
+
+
+def notes(outcome: Outcome) -> list[str]:
+    """What the loader of rank 0 says of the last timed epoch, and the bytes of files that each rank opened."""
+    last = max((report.row.epoch for report in outcome.reports), default=None)
+    reports = [report for report in outcome.reports if report.row.epoch == last]
+    lines = [note for report in reports if report.row.rank == 0 for note in report.notes]
+    held = [
+        f"rank {report.row.rank} {mib(report.held_bytes)} MiB"
+        for report in reports
+        if report.held_bytes is not None
+    ]
+    return [*lines, f"Bytes held, of shards opened: {', '.join(held)}."] if held else lines
 
 
 RANK_COLUMNS = (

@@ -11,6 +11,7 @@ import ctypes
 import errno
 import os
 import time
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,10 @@ class Semaphores:
         self._buffer = buffer  # keeps the mapping
         self._address = buffer.ctypes.data
         self._libc = _libc()
+        self._clock, self._timed_wait = time.CLOCK_REALTIME, self._libc.sem_timedwait
+        if hasattr(self._libc, "sem_clockwait"):  # by a clock that nobody sets
+            self._clock = time.CLOCK_MONOTONIC
+            self._timed_wait = partial(_clock_wait, self._libc, time.CLOCK_MONOTONIC)
 
     def reset(self, values: dict[int, int] | None = None) -> None:
         """All at zero, or at ``values[number]``."""
@@ -53,9 +58,9 @@ class Semaphores:
         """Sleep until a post; False when none came within ``timeout_s``. A signal's handler runs meanwhile."""
         if self._libc.sem_trywait(self._at(number)) == 0:
             return True
-        end = time.time() + timeout_s
+        end = time.clock_gettime(self._clock) + timeout_s
         deadline = _Timespec(int(end), int(end % 1 * 1e9))
-        while self._libc.sem_timedwait(self._at(number), ctypes.byref(deadline)) != 0:
+        while self._timed_wait(self._at(number), ctypes.byref(deadline)) != 0:
             if ctypes.get_errno() == errno.ETIMEDOUT:
                 return False
             if ctypes.get_errno() != errno.EINTR:
@@ -66,6 +71,10 @@ class Semaphores:
         return self._address + number * STRIDE
 
 
+def _clock_wait(libc: Any, clock: int, semaphore: int, deadline: Any) -> Any:
+    return libc.sem_clockwait(semaphore, clock, deadline)
+
+
 def _libc() -> Any:
     libc = ctypes.CDLL(None, use_errno=True)
     for name in ("sem_init", "sem_post", "sem_trywait", "sem_timedwait"):
@@ -74,6 +83,8 @@ def _libc() -> Any:
     libc.sem_init.argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_uint)
     libc.sem_post.argtypes = libc.sem_trywait.argtypes = (ctypes.c_void_p,)
     libc.sem_timedwait.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
+    if hasattr(libc, "sem_clockwait"):
+        libc.sem_clockwait.argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)
     return libc
 
 

@@ -58,7 +58,7 @@ def test_any_other_text_gets_the_choices(text: str) -> None:
 
 def test_each_kind_says_what_it_is_in_one_line() -> None:
     kinds = plugins.find("dataset")
-    assert set(kinds) == {"synthetic", "records", "mnist", "fashion-mnist", "npy", "shards"}
+    assert set(kinds) == {"synthetic", "records", "mnist", "fashion-mnist", "npy", "shards", "image-folder"}
     assert all(plugin.summary for plugin in kinds.values())
 
 

@@ -83,6 +83,7 @@ def test_an_exception_in_a_joined_rank_is_told_once_with_its_rank_and_line(scene
     assert "Connection closed by peer" not in ended.err
 
 
+@pytest.mark.slow
 def test_wrong_usage_in_a_joined_job_is_told_by_rank_0_alone(scene: Scene) -> None:
     ended = joined("torchrun", scene, "--dataset", f"{TROUBLED}:absent").wait()
     assert ended.code == 1  # torchrun's own; it says that the rank ended with 2
@@ -103,7 +104,7 @@ def test_accelerate_launch_that_starts_one_of_two_processes_is_refused_with_the_
 @pytest.mark.parametrize(
     "workers",
     [
-        (),
+        pytest.param((), marks=pytest.mark.slow),
         pytest.param(("--workers", "1", "--worker-start-method", "fork"), marks=pytest.mark.slow),
         ("--workers", "1", "--worker-start-method", "forkserver"),
     ],

@@ -117,3 +117,30 @@ def test_a_shard_of_another_size_is_named(folder: Path) -> None:
     (folder / "shard-00001.safetensors").write_bytes(b"x")
     with pytest.raises(RunFailed, match=r"shard-00001\.safetensors has 1 bytes"):
         load(folder)
+
+
+FIELDS: list[tuple[dict[str, Any], str]] = [
+    ({"kind": "other"}, "must be a manifest that"),
+    ({"kind": "varies"}, "must be left out"),
+    ({"kind": "str", "shape": []}, "must be uint8"),
+    ({"kind": "bytes", "shape": [], "dtype": "uint8", "axes": 1}, "must be uint8"),
+    ({"kind": "varies", "shape": [], "axes": -1}, "axes"),
+    ({"kind": "varies", "shape": [], "axes": 10**6}, "axes"),
+]
+
+
+@pytest.mark.parametrize(("change", "why"), FIELDS)
+def test_a_field_of_differing_length_that_contradicts_itself_is_refused(
+    folder: Path, change: dict[str, Any], why: str
+) -> None:
+    edited(folder, ["fields", 0], {"name": "data", "dtype": "float32", "shape": [3]} | change)
+    with pytest.raises(UsageError, match=rf"manifest\.json.*({why})"):
+        load(folder)
+
+
+def test_arrays_of_two_fields_must_not_have_one_name(folder: Path) -> None:
+    edited(folder, ["structure"], "tuple")
+    text = {"name": "a", "dtype": "uint8", "kind": "str"}
+    edited(folder, ["fields"], [text, {"name": "a.ends", "dtype": "uint8", "shape": []}])
+    with pytest.raises(UsageError, match="names of the arrays of fields must differ"):
+        load(folder)

@@ -42,7 +42,7 @@ def test_shards_can_be_written_again_as_other_shards(tmp_path: Path) -> None:
     [
         (["nonsense", "OUT"], "--dataset must name a dataset"),
         (["synthetic:0", "OUT"], "must have samples"),
-        (["records:5", "OUT"], "str in field 'file_name'"),
+        (["records:5", "OUT"], "list in field 'bbox'"),
         (["synthetic:n=5:7", "OUT", "--samples-per-shard", "0"], "at least 1"),
         (["synthetic:n=5:7", "OUT", "--shard-bytes", "big"], "--shard-bytes"),
         (["synthetic:n=5", "OUT", "--shard-bytes", "1MiB", "--samples-per-shard", "2"], "exclude each other"),

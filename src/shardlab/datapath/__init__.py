@@ -25,6 +25,8 @@ class Loader(Protocol):
 
     Yields ``(batch, indices)``: the batch as the training step takes it, and the int64 index in the dataset
     of each of its samples, shape (batch,). A loader without ``__len__`` has no length that could be checked.
+    It may have ``describe() -> list[str]``, lines on the epoch that was read, and ``held_bytes``, the bytes of
+    files that it opened; both are printed.
     """
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]: ...

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+KEPT = 8  # free buffers of one size: a training loop needs two or three
 Bytes = NDArray[np.uint8]
 
 
@@ -16,7 +17,8 @@ class BufferPool:
 
     New memory costs a page fault for each 4 KiB, which is most of the cost of a batch; memory reused too
     early changes a batch under its reader: with one buffer, ``list(loader)`` would hold ten times the last.
-    So the pool lends as many buffers as are alive at once, two or three in a training loop.
+    So the pool lends as many buffers as are alive at once, two or three in a training loop, and keeps no more
+    than KEPT of those that come back: ``list(loader)`` leaves no second dataset behind.
 
     The view that is lent is what a tensor made of it keeps as long as its storage lives: in a list, in
     autograd's saved tensors, in a loader that fetches one batch ahead.
@@ -40,7 +42,8 @@ class BufferPool:
 
         def back(_reference: object) -> None:
             self._lent.pop(number, None)
-            free.append(buffer)
+            if len(free) < KEPT:
+                free.append(buffer)
 
         self._lent[number] = weakref.ref(view, back)
         return view

@@ -61,6 +61,13 @@ class BatchReader:
         self.count = count
         self.rows: Rows | None = rows_of(dataset)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"rows": None}  # they lie in the dataset, which may go as a handle
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.rows = rows_of(self.dataset)
+
     def read(self, indices: NDArray[np.int64]) -> Any:
         """The batch, read and collated as a stock DataLoader would."""
         self.count(len(indices))

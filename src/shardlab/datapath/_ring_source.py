@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from shardlab.datapath._keyed import BatchReader, Order
 from shardlab.dataset._rows import Rows
+from shardlab.index.permutation import key_of
 from shardlab.plan import Plan
 from shardlab.ring.codec import aligned, data_start, describe, encode, put_description
 from shardlab.store import Store
@@ -34,6 +37,7 @@ class MapSource:
     def begin(self, epoch: int, consumed: int, reader: int) -> None:
         """Take up the epoch's order, which is O(1); reads count for this reader as for a worker."""
         self.reader.count = partial(self.counter.add_for, reader)
+        seed_random(self.plan.seed, epoch, reader)
         self._order = Order.of(self.plan, self.world.world_size, epoch, consumed)
 
     def fill(self, step: int, rank: int, part: Bytes) -> int:
@@ -76,6 +80,7 @@ class StreamSource:
     def begin(self, epoch: int, consumed: int, reader: int) -> None:
         """Start the stream again; no part of it can be left out."""
         self.count = partial(self.counter.add_for, reader)
+        seed_random(self.plan.seed, epoch, reader)
         assert consumed == 0
         if hasattr(self.dataset, "set_epoch"):
             self.dataset.set_epoch(epoch)
@@ -111,6 +116,14 @@ class StreamSource:
     def first_batch_bytes(self) -> tuple[int, bool]:
         """Unknown before it is read: room for large ones."""
         return LEAST_PART_BYTES, False
+
+
+def seed_random(seed: int, epoch: int, reader: int) -> None:
+    """Random numbers that differ between readers and epochs, as a DataLoader's workers have them."""
+    number = key_of(seed, epoch) + reader
+    random.seed(number)
+    torch.manual_seed(number & (1 << 63) - 1)
+    np.random.seed(number & (1 << 32) - 1)  # noqa: NPY002  what datasets use
 
 
 def part_bytes_for(source: MapSource | StreamSource) -> int:

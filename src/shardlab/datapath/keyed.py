@@ -11,6 +11,7 @@ The order is a keyed permutation, computed where it is needed: memory O(1) at an
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -83,8 +84,11 @@ class KeyedLoader:
         loader: DataLoader[Any] = DataLoader(
             self.store.indexed, batch_sampler=_Once(batches), **dataloader_options(self.store, self.plan)
         )
-        for self._step, pair in enumerate(loader, start=1):
-            yield pair
+        return map(self._counted, count(1), loader)  # no generator: it would keep the last batch alive
+
+    def _counted(self, step: int, pair: tuple[Any, Any]) -> tuple[Any, Any]:
+        self._step = step
+        return pair
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch whose order comes next, from its beginning."""

@@ -12,20 +12,22 @@ to a rank and ranks exchange nothing: each waits, asleep, for its part of the ne
 from __future__ import annotations
 
 import multiprocessing
-import os
 from multiprocessing.process import BaseProcess
 from typing import Any
 
 import msgspec
 
-from shardlab.collective import gather_bytes
+from shardlab.collective import on_all
 from shardlab.datapath._keyed import Order
 from shardlab.datapath._ring_source import MapSource, StreamSource, part_bytes_for
 from shardlab.errors import UsageError
 from shardlab.plan import Plan
-from shardlab.ring.loader import RingLoader
+from shardlab.ring.codec import aligned
+from shardlab.ring.crew import Crew
+from shardlab.ring.loader import Epoch, RingLoader
 from shardlab.ring.memory import Ring, Shape, create, slots_for
 from shardlab.ring.reader import Source, serve
+from shardlab.shm import Handle, withdraw
 from shardlab.store import Store
 from shardlab.world import World
 
@@ -40,27 +42,48 @@ IGNORES = {
 HELD = 4  # batches a rank may hold at once: a loop holds one, a loader that fetches ahead two
 
 
-def open(store: Store, plan: Plan, world: World) -> RingPath:
-    """Local rank 0 makes the ring and starts the readers; the other ranks of the node map it."""
+def open(
+    store: Store, plan: Plan, world: World, *, held: int = HELD, slot_bytes: int | None = None
+) -> RingPath:
+    """Local rank 0 makes the ring and starts the readers; the other ranks of the node map it.
+
+    A rank may hold ``held`` batches at once; ``slot_bytes`` is the room for one batch of one rank where the
+    first sample does not tell. What a rank fails with here all of them raise.
+    """
     readers = max(1, plan.workers)
     if store.iterable and readers > 1:
         raise UsageError(
             "--sampler ring reads an iterable dataset with one reader", plan.workers, ["--workers 1"]
         )
-    source = (StreamSource if store.iterable else MapSource)(store, plan, world)
-    if world.is_node_leader:
-        shape = Shape(world.local_world_size, readers, slots_for(readers, HELD), part_bytes_for(source))
-        fd = create(shape)
-        ring = Ring(fd, shape)
+    if store.iterable and world.world_size != world.local_world_size:
+        raise UsageError(
+            "--sampler ring reads an iterable dataset on one node", "several nodes, each of which would read it all",
+            ["accelerate"],
+        )  # fmt: skip
+    opened: list[RingLoader] = []
+
+    def lead() -> bytes:
+        source = (StreamSource if store.iterable else MapSource)(store, plan, world)
+        part_bytes = part_bytes_for(source) if slot_bytes is None else aligned(slot_bytes)
+        shape = Shape(world.local_world_size, readers, slots_for(readers, held), part_bytes)
+        handle = create(shape)
+        ring = Ring(handle, shape)
         ring.reset()
-        _tell_node(world, msgspec.json.encode((os.getpid(), fd, shape)))
-        processes = _start_readers(fd, shape, source, plan)
-    else:
-        pid, fd, shape = msgspec.json.decode(_tell_node(world, b""), type=tuple[int, int, Shape])
-        opened = os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR)
-        ring, processes = Ring(opened, shape), []
-        os.close(opened)
-    return RingPath(RingLoader(ring, world.local_rank, processes), plan, world, stream=store.iterable)
+        crew = Crew(ring, handle, _start_readers(handle, shape, source, plan))
+        opened.append(RingLoader(ring, world.local_rank, crew))
+        return msgspec.json.encode((handle, shape))
+
+    failed = f"rank {world.rank} could not open the ring"
+    said = on_all(world.world_size, lead if world.is_node_leader else bytes, failed)
+    handle, shape = msgspec.json.decode(said[world.rank - world.local_rank], type=tuple[Handle, Shape])
+
+    def follow() -> bytes:
+        if not world.is_node_leader:
+            opened.append(RingLoader(Ring(handle, shape), world.local_rank, None))
+        return b""
+
+    on_all(world.world_size, follow, failed)
+    return RingPath(opened[0], plan, world, stream=store.iterable)
 
 
 class RingPath:
@@ -69,6 +92,7 @@ class RingPath:
     def __init__(self, ring: RingLoader, plan: Plan, world: World, *, stream: bool) -> None:
         self.ring, self.plan, self.world, self.stream = ring, plan, world, stream
         self._epoch = self._consumed = 0
+        self._begun = False
 
     @property
     def order(self) -> Order:
@@ -80,51 +104,54 @@ class RingPath:
             raise TypeError("a stream has no length")
         return self.order.partition.steps(self.world.rank)
 
-    def __iter__(self) -> RingLoader:
+    def __iter__(self) -> Epoch:
         steps = -1 if self.stream else self.order.partition.steps(0)
         if self.plan.max_steps is not None and not self.stream:
             steps = min(steps, self.plan.max_steps)
         mine = steps if self.stream else min(steps, len(self))
+        self._begun = True
         self.ring.prepare(self._epoch, self._consumed, steps, mine)
         return iter(self.ring)
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch whose order comes next, from its beginning."""
-        self._epoch, self._consumed = epoch, 0
+        self._epoch, self._consumed, self._begun = epoch, 0, False
 
     def state_dict(self) -> dict[str, int]:
         """The epoch, and how many samples of it all ranks together are through with."""
         if self.stream:
             raise UsageError("the place in a stream cannot be saved", "an iterable dataset")
-        consumed = self.order.partition.consumed(self.ring.step)
+        consumed = self.order.partition.consumed(self.ring.step if self._begun else 0)
         return {"epoch": self._epoch, "consumed": consumed, "seed": self.plan.seed}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Go on there, on any number of ranks: O(1), nothing is read again."""
         if state["seed"] != self.plan.seed:
             raise UsageError("the seed must be the one that was saved", self.plan.seed, [state["seed"]])
-        self._epoch, self._consumed = state["epoch"], state["consumed"]
+        self._epoch, self._consumed, self._begun = state["epoch"], state["consumed"], False
 
     def close(self) -> None:
         """End the readers."""
         self.ring.close()
 
 
-def _tell_node(world: World, mine: bytes) -> bytes:
-    """What local rank 0 of this node says."""
-    if world.world_size == 1:
-        return mine
-    return gather_bytes(mine, to_all=True)[world.rank - world.local_rank]
-
-
-def _start_readers(fd: int, shape: Shape, source: Source, plan: Plan) -> list[BaseProcess]:
+def _start_readers(handle: Handle, shape: Shape, source: Source, plan: Plan) -> list[BaseProcess]:
     context: Any = multiprocessing.get_context(plan.worker_start_method)
     processes = [
         context.Process(
-            target=serve, args=(os.getpid(), fd, shape, reader, source), name=f"reader-{reader}", daemon=True
+            target=serve, args=(handle, shape, reader, source), name=f"reader {reader}", daemon=True
         )
         for reader in range(shape.readers)
     ]
-    for process in processes:
-        process.start()
-    return processes
+    started: list[BaseProcess] = []
+    try:
+        for process in processes:
+            process.start()
+            started.append(process)
+    except BaseException:  # a dataset that cannot be sent, no more processes
+        withdraw(handle)
+        for process in started:
+            process.kill()
+            process.join()
+        raise
+    return started

@@ -48,7 +48,8 @@ def open(store: Store, plan: Plan, world: World) -> ShardedLoader:
     manifest = getattr(store.raw, "manifest", None)
     if not isinstance(manifest, Manifest):
         raise UsageError(
-            "--sampler sharded must read a folder of shards", type(store.raw).__name__,
+            "--sampler sharded must read a folder of shards",
+            type(store.raw).__name__,
             cure="write one with: python -m shardlab.shard SOURCE OUT",
         )
     return ShardedLoader(store, plan, world, manifest)
@@ -67,7 +68,7 @@ class ShardedLoader(TorchLoader):
         self.ends = np.cumsum([shard.samples for shard in manifest.shards], dtype=np.int64)
         self._start, self._fresh = 0, False  # fresh: a state was loaded and nothing read since
         self._parts = self._own_parts()
-        self.sampler = OrderSampler()
+        self.sampler = OrderSampler(world.rank, plan.tail)
         options = dataloader_options(store, plan)
         super().__init__(DataLoader(store.indexed, batch_sampler=self.sampler, **options))
 
@@ -90,7 +91,7 @@ class ShardedLoader(TorchLoader):
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
         self._step, self._fresh = 0, False
-        self.sampler.loader = self  # not from the beginning: a DataLoader asks a sampler for its length
+        self.sampler.order, self.sampler.deal = self.order, self.deal
         self._batches = iter(self.inner)  # made now: workers start here
         return self
 
@@ -159,17 +160,23 @@ class ShardedLoader(TorchLoader):
             f"{found.ideal_distinct:.1f})"
         )
         if found.same is not None:
-            text += f", the next sample from the same shard in {found.same:.1%} (perfect: {found.ideal_same:.1%})"
+            text += (
+                f", the next sample from the same shard in {found.same:.1%} (perfect: {found.ideal_same:.1%})"
+            )
         return [text]
 
 
 class OrderSampler(Sampler[list[int]]):
-    """The batches of a loader's rank, as a DataLoader takes them: lists of indices."""
+    """The batches of one rank as a DataLoader takes them, lists of indices, of the order that it is given."""
 
-    loader: ShardedLoader
+    order: EpochOrder
+    deal: Rounds
+
+    def __init__(self, rank: int, tail: str) -> None:
+        self.rank, self.tail = rank, tail
 
     def __iter__(self) -> Iterator[list[int]]:
-        return (batch.tolist() for batch in self.loader.batches())
+        return (batch.tolist() for batch in self.order.batches(self.deal, self.rank, self.tail))
 
     def __len__(self) -> int:
-        return len(self.loader)
+        return self.deal.steps(self.rank, self.tail)

@@ -1,7 +1,8 @@
 """What a person may name with ``--dataset``: one file per kind.
 
 A kind's file has ``open(args, spec)``, and where it can ``facts(args, spec)`` (known without building) and
-``open_mapped(args, spec)`` with ``MAPPED = True``. It is found by its name, or by ``SUFFIX`` or ``MARKER``.
+``open_mapped(args, spec)`` with ``MAPPED = True``. It is found by its name, or by ``SUFFIX``, ``MARKER`` or
+``HOLDS``.
 Parsing a spec imports no torch; opening one does.
 """
 

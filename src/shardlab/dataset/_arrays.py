@@ -152,7 +152,8 @@ def _portable(item: Any, index: int) -> Any:
     named = "an int beyond 64 bits" if kind is int else f"{kind.__module__}.{kind.__qualname__}"
     raise UsageError(
         "samples that processes share as bytes must be made of None, bool, int, float, str, bytes, list, "
-        "tuple and dict with plain keys", f"{named} in sample {index}",
+        "tuple and dict with plain keys",
+        f"{named} in sample {index}",
         cure="turn it into one of these, or use --store private",
     )
 

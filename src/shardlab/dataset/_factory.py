@@ -58,7 +58,8 @@ def as_dataset(result: Any, name: str) -> Any:
     if hasattr(result, "__iter__"):
         if isinstance(result, Iterator):
             raise UsageError(
-                f"{FLAG} {name} must return an iterable that each epoch can read again", _type_name(result),
+                f"{FLAG} {name} must return an iterable that each epoch can read again",
+                _type_name(result),
                 cure="return an object whose __iter__ starts anew",
             )
         return Stream(result)
@@ -85,7 +86,8 @@ def _refuse_columns(result: list[Any] | tuple[Any, ...], name: str) -> None:
     arrays = [item for item in result if isinstance(item, torch.Tensor | np.ndarray)]
     if isinstance(result, tuple) and result and len(arrays) == len(result):
         raise UsageError(
-            f"{FLAG} {name} must return a dataset", f"a tuple of {len(result)} arrays",
+            f"{FLAG} {name} must return a dataset",
+            f"a tuple of {len(result)} arrays",
             cure="return torch.utils.data.TensorDataset(*arrays), or a list if these are the samples",
         )
 

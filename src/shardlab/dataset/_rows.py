@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.utils.data import TensorDataset
 
 from shardlab.dataset._arrays import ArrayDataset, ArrayTree
 
@@ -25,7 +26,9 @@ class Rows:
         self.period = period
         self.leaves = ArrayDataset(tree).leaves
         # raw: (rows, bytes of a row)
-        self.descriptions: dict[int, bytes] = {}  # of batches, by their size; filled in by whoever describes them
+        self.descriptions: dict[
+            int, bytes
+        ] = {}  # of batches, by their size; filled in by whoever describes them
         self._raw = [leaf.reshape(len(leaf), -1).view(torch.uint8).numpy() for leaf in self.leaves]
 
     @property
@@ -60,16 +63,29 @@ class Rows:
 def rows_of(dataset: Any) -> Rows | None:
     """The rows of a dataset that is arrays and nothing else; None for all others, which are read one by one.
 
-    Looks through the wrappers that a store and a control run put around it.
+    Looks through the wrappers that a store and a control run put around it. torch's ``TensorDataset`` is one
+    too.
     """
     period = None
-    while not isinstance(dataset, ArrayDataset):
+    while type(dataset) not in (ArrayDataset, TensorDataset):  # a subclass may do more than look a sample up
         period = getattr(dataset, "period", period)
         dataset = getattr(dataset, "wraps", None)
         if dataset is None:
             return None
-    if type(dataset) is not ArrayDataset:
-        return None  # a subclass may do more to a sample than look it up
-    if any(leaf.numel() == 0 for leaf in dataset.leaves):
-        return None
-    return Rows(dataset.tree, period)
+    if hasattr(dataset, "collate_fn"):
+        return None  # its batches are not stacked rows
+    tree = dataset.tree if isinstance(dataset, ArrayDataset) else tuple(dataset.tensors)
+    leaves = ArrayDataset(tree).leaves if tree is not None and len(tree) else ()
+    return Rows(tree, period) if leaves and all(map(_is_rows, leaves)) else None
+
+
+def _is_rows(leaf: torch.Tensor) -> bool:
+    """Whether its bytes are the rows, one after the other, and no more than that."""
+    return (
+        type(leaf) is torch.Tensor
+        and leaf.device.type == "cpu"
+        and leaf.layout == torch.strided
+        and leaf.numel() > 0
+        and leaf.is_contiguous()  # else each rank would make a copy of all
+        and not (leaf.requires_grad or leaf.is_conj() or leaf.is_neg() or leaf.is_quantized)
+    )

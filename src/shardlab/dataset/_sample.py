@@ -155,4 +155,3 @@ _MAKERS: dict[str, Callable[[Tree, np.random.Generator | None], Any]] = {
     "bytes": lambda tree, rng: _text(tree["length"], rng),
     "object": lambda tree, rng: _text(tree["bytes"], rng),
 }
-

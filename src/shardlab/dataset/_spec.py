@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,8 +25,9 @@ class DatasetSpec:
 def kind_of(spec: DatasetSpec) -> str:
     """``synthetic``, ``records``, ``npy``, ...: a file of this folder, or ``factory`` for the user's own.
 
-    A kind's file may say how it is recognised beside its name: ``SUFFIX`` of a file, or ``MARKER``, a file
-    inside a folder. ``file.py:factory`` wins over the names of kinds. Raises UsageError for all else.
+    A kind's file may say how it is recognised beside its name: ``SUFFIX`` of a file, ``MARKER``, a file
+    inside a folder, or ``HOLDS``, suffixes of files in the folders inside a folder. ``file.py:factory`` wins
+    over the names of kinds. Raises UsageError for all else.
     """
     text = spec.text
     if plugins.is_reference(text) and text.rpartition(":")[0].endswith(".py"):
@@ -52,7 +55,7 @@ def arguments_of(spec: DatasetSpec) -> str:
 
 
 def _lies_on_disk(plugin: plugins.Plugin) -> bool:
-    return plugin.fact("SUFFIX") is not None or plugin.fact("MARKER") is not None
+    return any(plugin.fact(name) is not None for name in ("SUFFIX", "MARKER", "HOLDS"))
 
 
 def _by_path(text: str, kinds: dict[str, plugins.Plugin]) -> str | None:
@@ -66,9 +69,26 @@ def _by_path(text: str, kinds: dict[str, plugins.Plugin]) -> str | None:
         marker = plugin.fact("MARKER")
         if marker is not None and (path / marker).is_file():
             return name
+    for name, plugin in kinds.items():  # a marker says more
+        if plugin.fact("HOLDS") is not None and _holds(path, plugin.fact("HOLDS")):
+            return name
     if path.is_dir():
         raise UsageError(
-            "--dataset must name a folder with a manifest.json", text,
+            "--dataset must name a folder with a manifest.json, or of class folders with images",
+            text,
             cure=f"write one with: python -m shardlab.shard SOURCE {text}",
         )
     return None
+
+
+def _holds(path: Path, suffixes: tuple[str, ...]) -> bool:
+    """True where a folder in ``path`` has, at any depth, a file of one of the suffixes."""
+    try:
+        folders = [entry for entry in sorted(path.iterdir()) if entry.is_dir()]
+    except OSError:
+        return False
+    return any(file.lower().endswith(suffixes) for folder in folders for file in _names_below(folder))
+
+
+def _names_below(folder: Path) -> Iterator[str]:
+    return (name for _, _, names in os.walk(folder) for name in names)

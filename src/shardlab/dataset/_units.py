@@ -7,11 +7,15 @@ from fractions import Fraction
 
 from shardlab.errors import UsageError
 
-_BYTES = {"": 1, "B": 1} | {
-    prefix + unit: base**power
-    for power, prefix in enumerate("KMGT", start=1)
-    for unit, base in (("iB", 1024), ("B", 1000))
-} | {"kB": 1000}
+_BYTES = (
+    {"": 1, "B": 1}
+    | {
+        prefix + unit: base**power
+        for power, prefix in enumerate("KMGT", start=1)
+        for unit, base in (("iB", 1024), ("B", 1000))
+    }
+    | {"kB": 1000}
+)
 _COUNTS = {"": 1, "k": 1000, "M": 1_000_000}
 
 

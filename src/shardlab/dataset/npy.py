@@ -59,7 +59,8 @@ def _checked(path: str) -> NDArray[Any]:
         array = np.load(path, mmap_mode="c", allow_pickle=False)
     except (ValueError, EOFError, OSError, SyntaxError, zipfile.BadZipFile) as error:
         raise UsageError(
-            "--dataset FILE.npy must be a whole file of numbers, as np.save writes it", path,
+            "--dataset FILE.npy must be a whole file of numbers, as np.save writes it",
+            path,
             cure=f"write it anew (NumPy says: {error})",
         ) from None
     if not isinstance(array, np.ndarray):
@@ -69,14 +70,17 @@ def _checked(path: str) -> NDArray[Any]:
         raise UsageError("--dataset FILE.npy must have an axis of samples", "an array of no axes")
     if not array.flags.c_contiguous:
         raise UsageError(
-            "--dataset FILE.npy must have its samples one after another", "an array in Fortran order",
+            "--dataset FILE.npy must have its samples one after another",
+            "an array in Fortran order",
             cure="save np.ascontiguousarray(array)",
         )
     try:
         torch.from_numpy(np.empty(0, array.dtype))
     except (TypeError, ValueError):
         raise UsageError(
-            "--dataset FILE.npy must have a dtype that torch knows, in this byte order", str(array.dtype),
-            ["uint8", "int64", "float32", "..."], "convert it with array.astype",
+            "--dataset FILE.npy must have a dtype that torch knows, in this byte order",
+            str(array.dtype),
+            ["uint8", "int64", "float32", "..."],
+            "convert it with array.astype",
         ) from None
     return array

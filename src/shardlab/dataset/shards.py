@@ -6,6 +6,7 @@ from shardlab.dataset._arrays import ArrayDataset
 from shardlab.dataset._facts import DatasetFacts, Tree
 from shardlab.dataset._sample import describe_sample
 from shardlab.dataset._spec import DatasetSpec
+from shardlab.shards._columns import Columns
 from shardlab.shards.manifest import load
 from shardlab.shards.reader import ShardedArrays
 
@@ -13,10 +14,11 @@ MARKER = "manifest.json"
 MAPPED = True
 
 
-def open(args: str, spec: DatasetSpec) -> ArrayDataset:
+def open(args: str, spec: DatasetSpec) -> ArrayDataset | Columns:
     """All shards, read into this process's memory."""
     del spec
-    return ArrayDataset(ShardedArrays(args).in_memory())
+    dataset = ShardedArrays(args)
+    return ArrayDataset(dataset.in_memory()) if dataset.manifest.is_fixed else dataset.columns()
 
 
 def open_mapped(args: str, spec: DatasetSpec) -> ShardedArrays:
@@ -32,4 +34,4 @@ def facts(args: str, spec: DatasetSpec) -> DatasetFacts:
     dataset = ShardedArrays(args, verify=False)
     sample: Tree = describe_sample(dataset[0]) if len(dataset) else {"kind": "none"}
     files = dataset.files_for(0, manifest.samples)
-    return DatasetFacts(manifest.samples, manifest.samples * manifest.row_bytes, sample, files)
+    return DatasetFacts(manifest.samples, manifest.data_bytes, sample, files)

@@ -174,6 +174,8 @@ def _report(
         tuple(store.counter.by_worker()),
         f"{cls.__module__}.{cls.__qualname__}",
         getattr(note, "bytes", None),
+        tuple(loader.describe()) if hasattr(loader, "describe") else (),
+        getattr(loader, "held_bytes", None),
     ).save(job.folder)
     if job.results is not None:
         csvlog.append(Path(job.results), "ranks.csv", [row])

@@ -17,7 +17,11 @@ from shardlab.world import World, host_name
 
 @dataclass(frozen=True)
 class EpochReport:
-    """``row`` is the rank's row of ``ranks.csv``; the rest is summed up in ``runs.csv``."""
+    """``row`` is the rank's row of ``ranks.csv``; the rest is summed up in ``runs.csv``, or shown.
+
+    ``notes`` are the loader's own lines on the epoch, ``held_bytes`` the bytes of the files that it opened; of
+    loaders that say so.
+    """
 
     row: RankRecord
     wall_s: float
@@ -26,6 +30,8 @@ class EpochReport:
     reads_by_worker: tuple[int, ...]
     loader_class: str
     stored_bytes: int | None
+    notes: tuple[str, ...] = ()
+    held_bytes: int | None = None
 
     def save(self, run_dir: Path) -> None:
         """Write it where the launcher looks for it, whole or not at all."""

@@ -20,13 +20,14 @@ from shardlab.ring.memory import PART_WORDS, Part
 
 ALIGN = 64
 HEAD_BYTES = 8 * PART_WORDS
+PLAIN = (str, bytes, int, float, bool, type(None))
 Bytes = NDArray[np.uint8]
 
 
 def encode(batch: Any, part: Bytes) -> None:
     """Write a batch into a part and its description's size into the head.
 
-    Raises RunFailed where it does not fit, and TypeError for what neither is an array nor MessagePack can hold.
+    Raises RunFailed where it does not fit, and TypeError for what would not come out as it went in.
     """
     arrays: list[Any] = []
     description, needed = describe(batch, arrays.append)
@@ -46,24 +47,51 @@ def encode(batch: Any, part: Bytes) -> None:
 
 def describe(batch: Any, collect: Callable[[Any], None]) -> tuple[bytes, int]:
     """The description of a batch and the bytes that its arrays need; each array goes to ``collect``."""
-    used = 0
+    arrays: list[Any] = []
+    used = [0]
+    description = msgspec.msgpack.encode(_walk(batch, used, arrays))
+    for array in arrays:
+        collect(array)
+    return description, used[0]
 
-    def walk(value: Any) -> Any:
-        nonlocal used
-        if isinstance(value, (torch.Tensor, np.ndarray)):
-            tensor = isinstance(value, torch.Tensor)
-            dtype = dtype_name(value)
-            found = ["a", dtype, list(value.shape), used, value.nbytes, tensor]
-            used += aligned(value.nbytes)
-            collect(value)
-            return found
-        if isinstance(value, Mapping):
-            return ["d", [[key, walk(item)] for key, item in value.items()]]
-        if isinstance(value, (list, tuple)):
-            return ["t" if isinstance(value, tuple) else "l", [walk(item) for item in value]]
-        return ["v", value]
 
-    return msgspec.msgpack.encode(walk(batch)), used
+def _walk(value: Any, used: list[int], arrays: list[Any]) -> list[Any]:
+    # No function inside another that calls itself: that is a cycle, which would keep the batch alive.
+    if isinstance(value, (torch.Tensor, np.ndarray)):
+        _refuse_what_is_more_than_bytes(value)
+        tensor = isinstance(value, torch.Tensor)
+        found = ["a", dtype_name(value), list(value.shape), used[0], value.nbytes, tensor]
+        used[0] += aligned(value.nbytes)
+        arrays.append(value)
+        return found
+    if isinstance(value, Mapping):
+        return ["d", [[_plain(key), _walk(item, used, arrays)] for key, item in value.items()]]
+    if type(value) in (list, tuple):
+        kind = "t" if isinstance(value, tuple) else "l"
+        return [kind, [_walk(item, used, arrays) for item in value]]
+    return ["v", _plain(value)]
+
+
+def _plain(value: Any) -> Any:
+    """What MessagePack gives back as it was."""
+    if type(value) not in PLAIN:
+        raise TypeError(
+            f"a batch in the ring is made of tensors, arrays, dicts, lists, tuples, numbers, texts and bytes, "
+            f"but got {type(value).__module__}.{type(value).__qualname__}. Cure: --sampler keyed"
+        )
+    return value
+
+
+def _refuse_what_is_more_than_bytes(array: Any) -> None:
+    dtype = array.dtype
+    if isinstance(array, np.ndarray) and (dtype.hasobject or dtype.names is not None):
+        raise TypeError(
+            f"a batch in the ring has arrays of plain numbers, but got {dtype}. Cure: --sampler keyed"
+        )
+    if isinstance(array, torch.Tensor) and (array.layout != torch.strided or array.is_quantized):
+        raise TypeError(
+            f"a batch in the ring has dense tensors, but got {array.layout}. Cure: --sampler keyed"
+        )
 
 
 def put_description(description: bytes, part: Bytes) -> None:
@@ -78,18 +106,19 @@ def decode(part: Bytes, on_view: Callable[[NDArray[Any]], None]) -> Any:
     description = part[HEAD_BYTES : HEAD_BYTES + length].tobytes()
     start = data_start(description)
 
-    def build(node: Any) -> Any:
-        kind = node[0]
-        if kind == "a":
-            return _array(node, part[start:], on_view)
-        if kind == "d":
-            return {key: build(item) for key, item in node[1]}
-        if kind == "v":
-            return node[1]
-        items = [build(item) for item in node[1]]
-        return tuple(items) if kind == "t" else items
+    return _built(_parsed(description), part[start:], on_view)
 
-    return build(_parsed(description))
+
+def _built(node: Any, data: Bytes, on_view: Callable[[NDArray[Any]], None]) -> Any:
+    kind = node[0]
+    if kind == "a":
+        return _array(node, data, on_view)
+    if kind == "d":
+        return {key: _built(item, data, on_view) for key, item in node[1]}
+    if kind == "v":
+        return node[1]
+    items = [_built(item, data, on_view) for item in node[1]]
+    return tuple(items) if kind == "t" else items
 
 
 @lru_cache(maxsize=16)
@@ -100,6 +129,8 @@ def _parsed(description: bytes) -> Any:
 
 def _array(node: Any, data: Bytes, on_view: Callable[[NDArray[Any]], None]) -> Any:
     _, dtype, shape, offset, nbytes, tensor = node
+    if not nbytes:  # an empty tensor has no stride by which it could be viewed as another dtype
+        return torch.empty(shape, dtype=getattr(torch, dtype)) if tensor else np.empty(shape, dtype)
     raw = data[offset : offset + nbytes]
     on_view(raw)  # lives as long as the storage that torch makes of it, and so as any view
     owner = torch.from_numpy(raw)
@@ -128,6 +159,17 @@ def aligned(nbytes: int) -> int:
 
 def as_bytes(array: Any) -> Bytes:
     """The bytes of a tensor or array in C order, shape (nbytes,)."""
+    if not array.nbytes:
+        return np.empty(0, np.uint8)
     if isinstance(array, torch.Tensor):
-        return array.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+        return (
+            array.detach()
+            .cpu()
+            .resolve_conj()
+            .resolve_neg()
+            .contiguous()
+            .reshape(-1)
+            .view(torch.uint8)
+            .numpy()
+        )
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)

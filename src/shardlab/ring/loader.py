@@ -2,73 +2,80 @@
 
 from __future__ import annotations
 
-import threading
+import gc
+import os
+import sys
 import weakref
 from collections.abc import Callable
-from multiprocessing.process import BaseProcess
 from typing import Any
-
-from numpy.typing import NDArray
 
 from shardlab.errors import RunFailed
 from shardlab.ring.codec import decode
+from shardlab.ring.crew import GRACE_S, Crew
+from shardlab.ring.held import Held
+from shardlab.ring.members import Member, State, enter, missing
 from shardlab.ring.memory import Part, Ring, Word
 
-PATIENCE_S = 0.5  # how often a waiting rank looks whether a reader failed or died
+PATIENCE_S = 0.5  # how often a waiting rank looks whether it waits in vain
 
 
 class RingLoader:
-    """Iterable once per epoch on every rank of the node; local rank 0 (``processes``) leads.
+    """Iterable, once per epoch, on every rank of the node; the one with the ``crew``, local rank 0, leads.
 
     A batch is a view of its slot. The slot returns to the readers when the last view of it has died, wherever
     that view went: a list, autograd's saved tensors, a batch fetched ahead. A rank that comes round to a slot
     it still holds gets an error that names the step; bytes under a view never change.
     """
 
-    def __init__(self, ring: Ring, rank: int, processes: list[BaseProcess]) -> None:
-        self.ring, self.rank, self.processes = ring, rank, processes
+    def __init__(self, ring: Ring, rank: int, crew: Crew | None) -> None:
+        self.ring, self.rank, self.crew = ring, rank, crew
         self.epoch = self.consumed = 0
         self.steps = self.mine = self.step = 0
         self._turns = [0] * ring.shape.slots  # the last turn taken from each slot
-        self._held: dict[int, _Held] = {}
-        self._base = 0
-        self._running = False
-
-    @property
-    def leads(self) -> bool:
-        """Whether this rank starts and stops the readers."""
-        return bool(self.processes)
+        self._held: dict[int, Held] = {}
+        self._base = self._epochs = 0
+        self._words = ring.members[rank]
+        enter(ring, rank)
+        self._pid = os.getpid()
+        self._leave = weakref.finalize(self, _leave, ring, rank, crew, self._held, self._turns, self._pid)
 
     def __len__(self) -> int:
         if self.steps < 0:
             raise TypeError("a stream has no length")
         return self.steps
 
-    def __iter__(self) -> RingLoader:
+    def __iter__(self) -> Epoch:
+        self._refuse_if_closed()
         self._meet(self._stop_readers)
         self._drain()
         self._meet(self._start_readers)
         self._base = int(self.ring.control[Word.BASE])
         self.step = 0
-        return self
+        self._words[Member.STATE] = State.READING
+        self._epochs += 1
+        return Epoch(self, self._epochs)
 
-    def __next__(self) -> Any:
-        if 0 <= self.mine <= self.step:
-            raise StopIteration
+    def next_of(self, number: int) -> Any:
+        """The next batch, for the iterator that was made as the ``number``-th."""
+        if number != self._epochs:
+            raise RunFailed("another epoch of this ring has begun since: only its latest iterator goes on")
+        if self._words[Member.STATE] == State.BETWEEN or 0 <= self.mine <= self.step:
+            return self._end()
+        self._refuse_if_closed()
         turn = self._base + self.step
         slot = turn % self.ring.shape.slots
         self._refuse_a_held_slot(slot)
-        self._wait(self.ring.filled(slot, self.rank))
-        self._turns[slot] = turn
+        self._wait(self.ring.filled(slot, self.rank), turn)
+        self._turns[slot] = self._words[Member.TAKEN] = turn
         head = self.ring.head(slot, self.rank)
         if int(head[Part.TURN]) != turn:
             raise RunFailed(
                 f"ring slot {slot} holds turn {head[Part.TURN]} where {turn} was due: this is a bug"
             )
-        if head[Part.END]:
+        if head[Part.END] or not head[Part.SAMPLES]:
             self.ring.semaphores.post(self.ring.free(slot))
-            raise StopIteration
-        held = _Held(self.step, lambda: self._let_go(slot))
+            return self._end()
+        held = Held(self.step, lambda: self._let_go(slot))
         batch = decode(self.ring.part(slot, self.rank), held.watch)
         self._held[slot] = held
         held.complete()
@@ -81,19 +88,18 @@ class RingLoader:
         self.step = 0
 
     def close(self) -> None:
-        """End the readers. Views stay valid as long as they live."""
-        if self.leads:
-            self._stop_readers()
-            for process in self.processes:
-                process.terminate()
-            for process in self.processes:
-                process.join(5)
-            self.processes = []
+        """Leave, and end the readers where this rank leads. Views stay valid as long as they live."""
+        self._leave()
+
+    def _end(self) -> Any:
+        if self._words[Member.STATE] == State.READING:
+            self._words[Member.STATE] = State.BETWEEN
+        raise StopIteration
 
     def _meet(self, lead: Callable[[], None]) -> None:
         """Wait for all ranks of the node; the leader does its part while the others are held."""
         semaphores, ring = self.ring.semaphores, self.ring
-        if self.leads:
+        if self.crew is not None:
             for _ in range(ring.shape.ranks - 1):
                 self._wait(ring.arrive)
             lead()
@@ -105,24 +111,18 @@ class RingLoader:
             self._wait(ring.go(self.rank))
 
     def _stop_readers(self) -> None:
-        if not self._running:
-            return
-        # The base stays: a rank that was let go may read it only now, when the leader closes already.
-        self.ring.control[Word.STOP] = 1
-        for reader in range(self.ring.shape.readers):
-            self._wait(self.ring.idle(reader))
-        self._running = False
+        assert self.crew is not None
+        if not self.crew.stop():
+            self.ring.raise_failure()
 
     def _start_readers(self) -> None:
+        assert self.crew is not None
         control, slots = self.ring.control, self.ring.shape.slots
         latest = max(int(self.ring.head(slot, self.rank)[Part.TURN]) for slot in range(slots))
         control[Word.BASE] = (latest // slots + 1) * slots
         control[Word.EPOCH], control[Word.CONSUMED] = self.epoch, self.consumed
         control[Word.STEPS] = self.steps
-        control[Word.STOP] = 0
-        self._running = True
-        for reader in range(self.ring.shape.readers):
-            self.ring.semaphores.post(self.ring.start(reader))
+        self.crew.begin()
 
     def _drain(self) -> None:
         """Let go of what was filled for this rank and never asked for: the epoch before was left early."""
@@ -133,53 +133,69 @@ class RingLoader:
                 self._turns[slot] = turn
                 self.ring.semaphores.post(self.ring.free(slot))
 
-    def _wait(self, semaphore: int) -> None:
-        while not self.ring.semaphores.wait(semaphore, PATIENCE_S):
-            self.ring.raise_failure()
-            for process in self.processes:
-                if not process.is_alive():
-                    self.ring.fail(
-                        f"a reader of the ring died (exit code {process.exitcode}) at step {self.step}"
-                    )
-        self.ring.raise_failure()
+    def _wait(self, semaphore: int, turn: int | None = None) -> None:
+        ring = self.ring
+        while not ring.semaphores.wait(semaphore, PATIENCE_S):
+            ring.raise_failure()
+            closed = bool(ring.control[Word.CLOSED])
+            if closed and ring.semaphores.wait(semaphore, 0):
+                return
+            cause = "local rank 0 closed the ring while others still read" if closed else ""
+            cause = cause or missing(ring, self.rank, turn)
+            if cause:
+                ring.fail(cause)
+        ring.raise_failure()
+
+    def _refuse_if_closed(self) -> None:
+        if not self._leave.alive:
+            raise RunFailed("this ring is closed: its readers have ended")
 
     def _refuse_a_held_slot(self, slot: int) -> None:
+        if slot in self._held:
+            gc.collect()  # a batch in a cycle of references is held by nobody
         held = self._held.get(slot)
         if held is not None:
-            raise RunFailed(
-                f"step {self.step}: the batch of step {held.step} is still held, and the ring has only "
-                f"{self.ring.shape.slots} slots. Cure: keep copies (tensor.clone()), or give the ring more slots"
+            self.ring.fail(
+                f"rank {self.rank} of the node, step {self.step}: the batch of step {held.step} is still held, "
+                f"and the ring has only {self.ring.shape.slots} slots. Cure: keep copies (tensor.clone()), or "
+                "shardlab.loader(..., held=...) with more"
             )
+            self.ring.raise_failure()
 
     def _let_go(self, slot: int) -> None:
+        if os.getpid() != self._pid:
+            return  # a forked child's copy of the batch has died; the rank has its own still
         self._held.pop(slot, None)
         self.ring.semaphores.post(self.ring.free(slot))
 
 
-class _Held:
-    """Counts the living views of one batch, and says when there are none."""
+class Epoch:
+    """The batches of one epoch."""
 
-    def __init__(self, step: int, let_go: Callable[[], None]) -> None:
-        self.step = step
-        self._let_go = let_go
-        self._living = 1  # one for the time in which views are still being made
-        self._lock = threading.RLock()  # a view may die in any thread, or inside another's death
-        self._references: list[weakref.ref[NDArray[Any]]] = []
+    def __init__(self, loader: RingLoader, number: int) -> None:
+        self._loader, self._number = loader, number
 
-    def watch(self, view: NDArray[Any]) -> None:
-        """Count this view until it dies."""
-        with self._lock:
-            self._living += 1
-        self._references.append(weakref.ref(view, self._died))
+    def __iter__(self) -> Epoch:
+        return self
 
-    def complete(self) -> None:
-        """All views are made."""
-        self._died(None)
+    def __next__(self) -> Any:
+        return self._loader.next_of(self._number)
 
-    def _died(self, _reference: object) -> None:
-        with self._lock:
-            self._living -= 1
-            last = self._living == 0
-        if last:
-            self._references.clear()
-            self._let_go()
+
+def _leave(
+    ring: Ring, rank: int, crew: Crew | None, held: dict[int, Held], turns: list[int], pid: int
+) -> None:
+    """This rank takes part no more: it closed its loader, dropped it, or is about to end."""
+    if os.getpid() != pid:
+        return
+    words = ring.members[rank]
+    early = words[Member.STATE] == State.READING
+    error = getattr(sys, "last_value", None)
+    if early and error is not None:
+        ring.fail(f"rank {rank} of the node failed: {type(error).__name__}: {error}")
+    if held:  # slots that it may never let go of
+        words[Member.TAKEN] = min(turns[slot] for slot in held) - 1
+    words[Member.STATE] = State.LEFT
+    if crew is not None:
+        # Others may still wait for their parts of a last batch that this rank has had.
+        crew.end(GRACE_S if early else None)

@@ -2,7 +2,7 @@
 
 One memory file, mapped shared by the readers and ranks of a node::
 
-    control | error text | semaphores | slot 0: rank 0, rank 1, ... | slot 1: ... | ...
+    control | error text | members | semaphores | slot 0: rank 0, rank 1, ... | slot 1: ... | ...
 
 Turn ``t`` goes through slot ``t % slots``. A reader may write a slot when every rank has let go of what was in
 it (``free`` was posted once for each rank); a rank may read its part when the reader is through (``filled``).
@@ -13,18 +13,19 @@ so the order is the same however many read. A rank's part is its own: no other r
 from __future__ import annotations
 
 import mmap
-import os
 from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shardlab import shm
 from shardlab.errors import RunFailed
 from shardlab.wake import STRIDE, Semaphores
 
 CONTROL_WORDS = 64
 ERROR_BYTES = 8192
+MEMBER_WORDS = 8
 PAGE = mmap.PAGESIZE
 PART_WORDS = (
     8  # a part begins with its turn, its samples, the size of its description, and whether it is the end
@@ -40,6 +41,7 @@ class Word(IntEnum):
     STEPS = 3  # steps of the epoch; -1 until the end of the stream
     STOP = 4  # readers are to stop
     ERROR = 5  # bytes of error text; 0 for none
+    CLOSED = 6  # no reader is left
 
 
 class Part(IntEnum):
@@ -62,14 +64,23 @@ class Shape:
 
     @property
     def semaphores(self) -> int:
-        """filled: slots x ranks; free: slots; start, idle: readers; arrive: 1; go: ranks."""
-        return self.slots * self.ranks + self.slots + 2 * self.readers + 1 + self.ranks
+        """filled: slots x ranks; free: slots; start, idle: readers; arrive: 1; go: ranks; first, told: 1."""
+        return self.slots * self.ranks + self.slots + 2 * self.readers + 1 + self.ranks + 2
+
+    @property
+    def members_at(self) -> int:
+        """Where the words about each rank begin."""
+        return 8 * CONTROL_WORDS + ERROR_BYTES
+
+    @property
+    def semaphores_at(self) -> int:
+        """Where the semaphores begin."""
+        return -(-(self.members_at + 8 * MEMBER_WORDS * self.ranks) // STRIDE) * STRIDE
 
     @property
     def slots_at(self) -> int:
         """Where slot 0 begins, on a page of its own."""
-        head = 8 * CONTROL_WORDS + ERROR_BYTES + STRIDE * self.semaphores
-        return -(-head // PAGE) * PAGE
+        return -(-(self.semaphores_at + STRIDE * self.semaphores) // PAGE) * PAGE
 
     @property
     def nbytes(self) -> int:
@@ -85,20 +96,21 @@ def slots_for(readers: int, held: int) -> int:
 class Ring:
     """One process's map of a ring."""
 
-    def __init__(self, fd: int, shape: Shape) -> None:
+    def __init__(self, handle: shm.Handle, shape: Shape) -> None:
         self.shape = shape
-        self._map = mmap.mmap(fd, shape.nbytes)  # shared: what one writes all see
-        raw: NDArray[np.uint8] = np.frombuffer(self._map, np.uint8)
+        raw = shm.attach_shared(handle)
         self.control: NDArray[np.int64] = raw[: 8 * CONTROL_WORDS].view(np.int64)
-        after_control = 8 * CONTROL_WORDS
-        self._error = raw[after_control : after_control + ERROR_BYTES]
-        at = after_control + ERROR_BYTES
+        self._error = raw[8 * CONTROL_WORDS : shape.members_at]
+        members = raw[shape.members_at : shape.members_at + 8 * MEMBER_WORDS * shape.ranks]
+        self.members: NDArray[np.int64] = members.view(np.int64).reshape(shape.ranks, MEMBER_WORDS)
+        at = shape.semaphores_at
         self.semaphores = Semaphores(raw[at : at + STRIDE * shape.semaphores], shape.semaphores)
         self._slots = raw[shape.slots_at :].reshape(shape.slots, shape.ranks, shape.part_bytes)
 
     def reset(self) -> None:
         """All slots free, nothing filled; by the one process that made the ring."""
-        self.semaphores.reset({self.free(slot): self.shape.ranks for slot in range(self.shape.slots)})
+        free = {self.free(slot): self.shape.ranks for slot in range(self.shape.slots)}
+        self.semaphores.reset(free | {self._first: 1})
 
     def filled(self, slot: int, rank: int) -> int:
         """Semaphore: a reader is through with this rank's part."""
@@ -125,6 +137,16 @@ class Ring:
         """Semaphore: this rank may pass the barrier."""
         return self.arrive + 1 + rank
 
+    @property
+    def _first(self) -> int:
+        """Semaphore: who takes it may leave the reason of the end."""
+        return self.go(self.shape.ranks)
+
+    @property
+    def _told(self) -> int:
+        """Semaphore: the reason has been written."""
+        return self._first + 1
+
     def part(self, slot: int, rank: int) -> NDArray[np.uint8]:
         """A rank's part of a slot, head included: shape (part_bytes,)."""
         part: NDArray[np.uint8] = self._slots[slot, rank]
@@ -134,25 +156,31 @@ class Ring:
         """The words at the head of a part: shape (PART_WORDS,)."""
         return self.part(slot, rank)[: 8 * PART_WORDS].view(np.int64)
 
+    @property
+    def is_stopping(self) -> bool:
+        """Whether readers are to leave what they do: the epoch is over, or everything is."""
+        return bool(self.control[Word.STOP] or self.control[Word.ERROR])
+
     def fail(self, text: str) -> None:
         """Leave the reason and wake all that wait; the first reason stays."""
-        if self.control[Word.ERROR] == 0:
-            raw = text.encode()[:ERROR_BYTES]
-            self._error[: len(raw)] = np.frombuffer(raw, np.uint8)
-            self.control[Word.ERROR] = len(raw)
-        self.control[Word.STOP] = 1
+        if not self.semaphores.wait(self._first, 0):
+            return
+        raw = (text or "for an unknown reason").encode()[:ERROR_BYTES]
+        self._error[: len(raw)] = np.frombuffer(raw, np.uint8)
+        self.control[Word.ERROR] = len(raw)
         for number in range(self.semaphores.count):
-            self.semaphores.post(number)
+            if number != self._first:
+                self.semaphores.post(number)
 
     def raise_failure(self) -> None:
         """Raise what a reader or rank left as the reason of the end, if one did."""
-        length = int(self.control[Word.ERROR])
-        if length:
+        if self.control[Word.ERROR]:
+            if self.semaphores.wait(self._told, 1):  # from here on its text is seen too
+                self.semaphores.post(self._told)
+            length = int(self.control[Word.ERROR])
             raise RunFailed(self._error[:length].tobytes().decode(errors="replace"))
 
 
-def create(shape: Shape) -> int:
-    """A new ring's memory file: its descriptor."""
-    fd = os.memfd_create("shardlab-ring", os.MFD_CLOEXEC)
-    os.ftruncate(fd, shape.nbytes)
-    return fd
+def create(shape: Shape) -> shm.Handle:
+    """A new ring's memory file, of this process."""
+    return shm.create_shared("ring", shape.nbytes)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import signal
+import sys
+import traceback
+from pathlib import Path
 from typing import Any, Protocol
 
-from shardlab.process import die_with_parent
+import torch
+
+from shardlab import shm
+from shardlab.process import die_with_starter
 from shardlab.ring.memory import Part, Ring, Shape, Word
 
-PATIENCE_S = 1.0  # how often a waiting reader looks whether it is to stop
+PATIENCE_S = 0.2  # how often a waiting reader looks whether it is to stop
+_OURS = str(Path(__file__).parents[1])
 
 
 class Source(Protocol):
@@ -22,20 +28,19 @@ class Source(Protocol):
         """Write a local rank's part of a step's global batch; how many samples it is, -1 past the end."""
 
 
-def serve(pid: int, fd: int, shape: Shape, reader: int, source: Source) -> None:
+def serve(handle: shm.Handle, shape: Shape, reader: int, source: Source) -> None:
     """The reader process: epoch after epoch, until its parent ends or a failure stops the ring."""
-    die_with_parent()
+    die_with_starter()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    opened = os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR)
-    ring = Ring(opened, shape)
-    os.close(opened)
+    torch.set_num_threads(1)  # a pool of threads that a forked process has inherited would never answer
+    ring = Ring(handle, shape)
     try:
         while ring.control[Word.ERROR] == 0:
-            if ring.semaphores.wait(ring.start(reader), PATIENCE_S):
+            if ring.semaphores.wait(ring.start(reader), PATIENCE_S) and not ring.control[Word.ERROR]:
                 read_epoch(ring, reader, source)
                 ring.semaphores.post(ring.idle(reader))
     except BaseException as error:
-        ring.fail(f"reader {reader} of the ring failed: {type(error).__name__}: {error}")
+        ring.fail(f"reader {reader} of the ring failed: {type(error).__name__}: {error}{_where(error)}")
         raise SystemExit(1) from None
 
 
@@ -57,7 +62,7 @@ def _is_free(ring: Ring, slot: int) -> bool:
     taken = 0
     while taken < ring.shape.ranks:
         taken += ring.semaphores.wait(ring.free(slot), PATIENCE_S)
-        if ring.control[Word.STOP]:
+        if ring.is_stopping:
             for _ in range(taken):
                 ring.semaphores.post(ring.free(slot))
             return False
@@ -74,3 +79,11 @@ def _fill(ring: Ring, slot: int, turn: int, step: int, source: Source) -> bool:
         head[Part.SAMPLES], head[Part.END], head[Part.TURN] = max(samples, 0), samples < 0, turn
         ring.semaphores.post(ring.filled(slot, rank))
     return more
+
+
+def _where(error: BaseException) -> str:
+    """The innermost frame that is not a library's: where a user would look."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if "site-packages" not in frame.filename and not frame.filename.startswith((_OURS, sys.base_prefix)):
+            return f" ({frame.filename}:{frame.lineno} in {frame.name})"
+    return ""

@@ -12,7 +12,8 @@ import numpy as np
 import torch
 
 from shardlab.errors import RunFailed
-from shardlab.shards.manifest import ITEM_BYTES, Field
+from shardlab.shards._columns import Column, Varying
+from shardlab.shards.manifest import ENDS, ITEM_BYTES, SHAPES, Field
 
 _NAMES = {  # safetensors' name of each torch dtype
     "bool": "BOOL", "uint8": "U8", "int8": "I8", "int16": "I16", "uint16": "U16", "float16": "F16",
@@ -29,15 +30,61 @@ class Tensor(msgspec.Struct):
     data_offsets: tuple[int, int]
 
 
-def map_fields(file: BufferedReader, path: Path, fields: Iterable[Field], samples: int) -> list[torch.Tensor]:
-    """Map the file once, private and writable; a tensor of shape (samples, *shape) over it for each field.
+def map_fields(file: BufferedReader, path: Path, fields: Iterable[Field], samples: int) -> list[Column]:
+    """Map the file once, private and writable; a column over it for each field.
 
     Raises RunFailed naming the file where its header does not say what the fields say.
     """
     raw = np.memmap(file, np.uint8, mode="c")
     data_start, tensors = _header(raw, path)
-    data = torch.from_numpy(raw)[data_start:]
-    return [_view(data, tensors.get(field.name), field, samples, path) for field in fields]
+    shard = _Shard(path, torch.from_numpy(raw)[data_start:], tensors)
+    return [shard.column(field, samples) for field in fields]
+
+
+class _Shard:
+    """The tensors of a mapped file by their names."""
+
+    def __init__(self, path: Path, data: torch.Tensor, tensors: dict[str, Tensor]) -> None:
+        self.path, self.data, self.tensors = path, data, tensors
+
+    def column(self, field: Field, samples: int) -> Column:
+        """The rows of a field."""
+        if field.kind == "fixed":
+            return self.view(field.name, field.dtype, (samples, *field.shape))
+        if field.kind == "varies" and field.name + ENDS not in self.tensors:
+            found = self.tensors.get(field.name)
+            shape = () if found is None else tuple(found.shape)
+            if len(shape) != 1 + field.axes or any(not 0 <= n < 1 << 40 for n in shape):
+                raise RunFailed(f"shard {self.path} lacks rows of {field.axes} axes of field {field.name!r}")
+            return self.view(field.name, field.dtype, (samples, *shape[1:]))
+        ends = self.view(field.name + ENDS, "int64", (samples,))
+        shapes = None
+        if field.kind == "varies":
+            shapes = self.view(field.name + SHAPES, "int64", (samples, field.axes))
+        column = Varying(field.kind, self.view(field.name, field.dtype, None), ends, shapes)
+        if wrong := column.wrong():
+            raise RunFailed(f"shard {self.path}: field {field.name!r}: {wrong}")
+        return column
+
+    def view(self, name: str, dtype: str, shape: tuple[int, ...] | None) -> torch.Tensor:
+        """A tensor of the file; ``shape`` None is one axis of any length."""
+        found = self.tensors.get(name)
+        if found is None:
+            raise RunFailed(f"shard {self.path} lacks the field {name!r}")
+        item = ITEM_BYTES[dtype]
+        start, stop = found.data_offsets
+        if shape is None:
+            shape = (max(0, stop - start) // item,)
+        fits = 0 <= start <= stop <= len(self.data) and stop - start == item * math.prod(shape)
+        if not fits or found.dtype != _NAMES[dtype] or tuple(found.shape) != shape:
+            raise RunFailed(
+                f"shard {self.path} holds {name!r} as {found.dtype} of shape {found.shape} at "
+                f"{found.data_offsets}, the manifest says {_NAMES[dtype]} of shape {list(shape)}"
+            )
+        part = self.data[start:stop]
+        if part.data_ptr() % item:  # safetensors allows it, torch's dtype views do not
+            part = part.clone()
+        return part.view(getattr(torch, dtype)).view(shape)
 
 
 def _header(raw: np.memmap[tuple[int], np.dtype[np.uint8]], path: Path) -> tuple[int, dict[str, Tensor]]:
@@ -54,21 +101,3 @@ def _header(raw: np.memmap[tuple[int], np.dtype[np.uint8]], path: Path) -> tuple
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RunFailed(f"shard {path} has a broken header: {error}") from None
     return 8 + length, tensors
-
-
-def _view(data: torch.Tensor, found: Tensor | None, field: Field, samples: int, path: Path) -> torch.Tensor:
-    shape = (samples, *field.shape)
-    size = ITEM_BYTES[field.dtype] * math.prod(shape)
-    if found is None:
-        raise RunFailed(f"shard {path} lacks the field {field.name!r}")
-    start, stop = found.data_offsets
-    fits = 0 <= start <= stop <= len(data) and stop - start == size
-    if not fits or found.dtype != _NAMES[field.dtype] or tuple(found.shape) != shape:
-        raise RunFailed(
-            f"shard {path} holds {field.name!r} as {found.dtype} of shape {found.shape} at "
-            f"{found.data_offsets}, the manifest says {_NAMES[field.dtype]} of shape {list(shape)}"
-        )
-    part = data[start:stop]
-    if part.data_ptr() % ITEM_BYTES[field.dtype]:  # safetensors allows it, torch's dtype views do not
-        part = part.clone()
-    return part.view(getattr(torch, field.dtype)).view(shape)

@@ -23,6 +23,10 @@ ITEM_BYTES = {
 }  # fmt: skip
 
 Structure = Literal["tensor", "tuple", "dict"]
+Kind = Literal["fixed", "varies", "str", "bytes"]
+
+ENDS, SHAPES = ".ends", ".shapes"
+"""What is put after a field's name to name the arrays that say where its rows end, and their shapes."""
 
 _LARGEST = (1 << 63) - 1
 _MAX_AXES = 32
@@ -32,16 +36,30 @@ _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
 
 @dataclass(frozen=True)
 class Field:
-    """One tensor of a sample: its name in the shards, torch dtype and shape."""
+    """One value of a sample: its name in the shards, torch dtype and shape.
+
+    ``kind`` is ``fixed`` for tensors of one shape. Of the others a shard holds all elements in one flat array,
+    and int64 arrays ``NAME.ends`` and ``NAME.shapes`` beside it: ``varies`` for tensors of ``axes`` axes and any
+    shape (a shard where all are of one shape may hold them as fixed), ``str`` (UTF-8) and ``bytes`` without
+    shapes.
+    """
 
     name: str
     dtype: str
-    shape: tuple[int, ...]
+    shape: tuple[int, ...] = ()
+    kind: Kind = "fixed"
+    axes: int = 0
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of the field in one sample."""
-        return ITEM_BYTES[self.dtype] * math.prod(self.shape)
+        """Bytes of the field in one sample; 0 where they differ."""
+        return ITEM_BYTES[self.dtype] * math.prod(self.shape) if self.kind == "fixed" else 0
+
+    @property
+    def array_names(self) -> list[str]:
+        """Names of the arrays that a shard may hold for it."""
+        beside = {"fixed": [], "varies": [ENDS, SHAPES]}.get(self.kind, [ENDS])
+        return [self.name, *(self.name + suffix for suffix in beside)]
 
 
 @dataclass(frozen=True)
@@ -73,8 +91,20 @@ class Manifest:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one sample."""
+        """Bytes of one sample, less the fields whose length differs."""
         return sum(field.row_bytes for field in self.fields)
+
+    @property
+    def is_fixed(self) -> bool:
+        """True where all samples have one shape."""
+        return all(field.kind == "fixed" for field in self.fields)
+
+    @property
+    def data_bytes(self) -> int:
+        """Bytes of all samples; of the files where samples differ in length."""
+        if self.is_fixed:
+            return self.samples * self.row_bytes
+        return sum(shard.bytes for shard in self.shards)
 
 
 def encode(manifest: Manifest) -> bytes:
@@ -117,6 +147,8 @@ def check(manifest: Manifest, path: Path) -> None:
     for field in manifest.fields:
         rule(field.dtype in ITEM_BYTES, f"dtype of field {field.name!r} must be known", field.dtype)
         _check_shape(field, rule)
+    arrays = [name for field in manifest.fields for name in field.array_names]
+    rule(len(set(arrays)) == len(arrays), "names of the arrays of fields must differ", arrays)
     total_bytes = manifest.row_bytes * max(manifest.samples, 1)
     rule(total_bytes <= _LARGEST, "the data must be addressable", f"{total_bytes} bytes")
     _check_shards(manifest, rule)
@@ -124,6 +156,13 @@ def check(manifest: Manifest, path: Path) -> None:
 
 def _check_shape(field: Field, rule: Callable[[bool, str, object], None]) -> None:
     name, shape = f"shape of field {field.name!r}", field.shape
+    if field.kind != "fixed":
+        rule(not shape, f"{name} must be left out, as it differs", shape)
+        of_bytes = field.kind == "varies" or (field.dtype == "uint8" and not field.axes)
+        rule(of_bytes, f"field {field.name!r} of {field.kind} must be uint8", field.dtype)
+    rule(
+        0 <= field.axes <= _MAX_AXES, f"axes of field {field.name!r} must be at most {_MAX_AXES}", field.axes
+    )
     rule(len(shape) <= _MAX_AXES, f"{name} must have at most {_MAX_AXES} axes", len(shape))
     rule(all(n >= 0 for n in shape), f"{name} must not be negative", shape)
     # zeros left out: an axis next to an empty one must be addressable too

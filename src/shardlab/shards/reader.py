@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset
 
-from shardlab.errors import RunFailed
+from shardlab.errors import RunFailed, UsageError
+from shardlab.shards._columns import Collate, Column, Columns, assemble, cut, joined
 from shardlab.shards._file import map_fields
 from shardlab.shards.manifest import Field, ShardEntry, check_size, load
 
@@ -33,8 +34,9 @@ class ShardedArrays(Dataset[Any]):
         shards       |---0---|---1---|---2---|
         part(3, 7)         |-------|            opens 0 and 1
 
-    Samples are tensors over private, writable maps: nothing is read but the pages that are touched, and a
-    write changes this process's copy of a page alone. Each shard's checksum is verified once per process,
+    Tensors are over private, writable maps: nothing is read but the pages that are touched, and a write changes
+    this process's copy of a page alone. Text and bytes come as ``str`` and ``bytes``. Where tensors of a field
+    differ in shape, ``collate_fn`` makes a list of them. Each shard's checksum is verified once per process,
     before its first sample is served; ``verify=False`` leaves that out. Goes to worker processes by path.
 
     Raises RunFailed naming the shard where it is missing, truncated, replaced or damaged.
@@ -49,7 +51,9 @@ class ShardedArrays(Dataset[Any]):
         self.start, self.stop, _ = slice(start, stop).indices(self.manifest.samples)
         self.stop = max(self.start, self.stop)
         self._ends = list(accumulate(shard.samples for shard in self.manifest.shards))
-        self._open: dict[int, list[torch.Tensor]] = {}
+        self._open: dict[int, list[Column]] = {}
+        if any(field.kind == "varies" for field in self.manifest.fields):
+            self.collate_fn = Collate(self.manifest.structure, self.manifest.fields)
 
     def __len__(self) -> int:
         return self.stop - self.start
@@ -76,17 +80,33 @@ class ShardedArrays(Dataset[Any]):
     def in_memory(self) -> Tree:
         """A copy of all samples in this process's memory, as a tree of tensors of shape (len(self), *shape).
 
-        A shard is unmapped again when it is copied.
+        A shard is unmapped again when it is copied. For samples of one shape; see :meth:`columns`.
         """
         fields = self.manifest.fields
+        if not self.manifest.is_fixed:
+            raise UsageError("samples as a tree of tensors must have one shape", str(self.folder))
         whole = [torch.empty((len(self), *f.shape), dtype=getattr(torch, f.dtype)) for f in fields]
         for number in self._numbers(self.start, self.stop):
             begin, end = self._begin(number), self._ends[number]
             first, last = max(self.start, begin), min(self.stop, end)
             for target, column in zip(whole, self._columns(number), strict=True):
+                assert isinstance(column, torch.Tensor)
                 target[first - self.start : last - self.start] = column[first - begin : last - begin]
             del self._open[number]
-        return self._assembled(whole)
+        return self._assembled(whole)  # type: ignore[no-any-return]
+
+    def columns(self) -> Columns:
+        """A copy of all samples in this process's memory, of whatever lengths."""
+        kept: list[list[Column]] = [[] for _ in self.manifest.fields]
+        for number in self._numbers(self.start, self.stop):
+            begin, end = self._begin(number), self._ends[number]
+            first, last = max(self.start, begin) - begin, min(self.stop, end) - begin
+            for parts, column in zip(kept, self._columns(number), strict=True):
+                parts.append(cut(column, first, last))
+            del self._open[number]
+        fields = self.manifest.fields
+        whole = [joined(parts, field) for parts, field in zip(kept, fields, strict=True)]
+        return Columns(whole, self.manifest.structure, fields)
 
     def _numbers(self, start: int, stop: int) -> Iterator[int]:
         return (k for k, end in enumerate(self._ends) if max(start, self._begin(k)) < min(stop, end))
@@ -94,23 +114,18 @@ class ShardedArrays(Dataset[Any]):
     def _begin(self, number: int) -> int:
         return self._ends[number] - self.manifest.shards[number].samples
 
-    def _columns(self, number: int) -> list[torch.Tensor]:
-        """The fields of a shard, each of shape (samples of the shard, *shape)."""
+    def _columns(self, number: int) -> list[Column]:
+        """The fields of a shard, one row for each of its samples."""
         if number not in self._open:
             entry = self.manifest.shards[number]
             self._open[number] = _map(self.folder / entry.file, entry, self.manifest.fields, self.verify)
         return self._open[number]
 
-    def _assembled(self, values: list[torch.Tensor]) -> Tree:
-        """One value for each field, in the structure of a sample."""
-        if self.manifest.structure == "tensor":
-            return values[0]
-        if self.manifest.structure == "tuple":
-            return tuple(values)
-        return {field.name: value for field, value in zip(self.manifest.fields, values, strict=True)}
+    def _assembled(self, values: list[Any]) -> Any:
+        return assemble(values, self.manifest.structure, self.manifest.fields)
 
 
-def _map(path: Path, entry: ShardEntry, fields: tuple[Field, ...], verify: bool) -> list[torch.Tensor]:
+def _map(path: Path, entry: ShardEntry, fields: tuple[Field, ...], verify: bool) -> list[Column]:
     with _opened(path) as file:
         status = os.fstat(file.fileno())
         check_size(path, status.st_mode, status.st_size, entry.bytes)

@@ -136,5 +136,11 @@ class Attached:
     def __getitem__(self, index: int) -> Any:
         return self.inner[index]
 
+    def __getattr__(self, name: str) -> Any:
+        """What else the dataset has: its classes, its targets."""
+        if name == "inner":  # not made yet
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
     def __reduce__(self) -> tuple[Any, ...]:
         return Attached, (self.note, self.attach)

@@ -1,0 +1,254 @@
+"""Every rank gets its part of each step, in order, once, whatever the readers' speed and number."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+import torch
+from rings import Numbers, answer, due, epoch, node, read_epochs, value_of, values, wait_for
+
+from shardlab.errors import RunFailed
+from shardlab.ring.loader import RingLoader
+
+STEPS = 23
+
+
+@pytest.mark.parametrize(("readers", "slots"), [(1, 2), (2, 4), (3, 6)])
+def test_the_order_is_the_same_however_many_read(readers: int, slots: int) -> None:
+    with node(Numbers(), ranks=3, readers=readers, slots=slots) as made:
+        others = {rank: made.follow(rank, read_epochs(STEPS, STEPS)) for rank in (1, 2)}
+        for number in (0, 1):
+            assert values(epoch(made.leader, number, STEPS)) == due(number, 0, STEPS)
+        for rank, pipe in others.items():
+            assert answer(pipe) == [due(0, rank, STEPS), due(1, rank, STEPS)]
+
+
+@pytest.mark.parametrize("slow", [0, 1, 2])
+def test_a_slow_reader_of_three_changes_no_order(slow: int) -> None:
+    with node(Numbers(slow=slow, pause_s=0.2), readers=3, slots=6) as made:
+        assert values(epoch(made.leader, 0, 10)) == due(0, 0, 10)
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2, 3, 4, 5, 9])
+def test_epochs_of_fewer_steps_than_slots_and_of_more_follow_each_other(steps: int) -> None:
+    with node(Numbers(), readers=2, slots=4) as made:
+        for number in range(3):
+            assert values(epoch(made.leader, number, steps)) == due(number, 0, steps)
+
+
+@pytest.mark.parametrize("taken", range(7))
+def test_an_epoch_that_was_left_early_leaves_nothing_to_the_next(taken: int) -> None:
+    def leave_early(loader: RingLoader, _pipe: Any) -> list[int]:
+        batches = epoch(loader, 0, 12)
+        for _ in range(3):
+            next(batches)
+        return values(epoch(loader, 1, 12))
+
+    with node(Numbers(), ranks=2, readers=2, slots=4) as made:
+        other = made.follow(1, leave_early)
+        batches = epoch(made.leader, 0, 12)
+        for _ in range(taken):
+            next(batches)
+        assert values(epoch(made.leader, 1, 12)) == due(1, 0, 12)
+        assert answer(other) == due(1, 1, 12)
+
+
+def test_a_rank_that_stops_reading_holds_the_readers_back_and_loses_nothing() -> None:
+    def pause(loader: RingLoader, pipe: Any) -> list[int]:
+        batches = epoch(loader, 0, STEPS)
+        kept = [next(batches)]
+        pipe.send("stopped")
+        pipe.recv()
+        first = values(kept)
+        kept.clear()
+        return first + values(batches)
+
+    with node(Numbers(), ranks=2, slots=4) as made:
+        other = made.follow(1, pause)
+        batches = epoch(made.leader, 0, STEPS)
+        assert answer(other) == "stopped"
+        # Three more than the one that the other took: then its slot is due again.
+        assert values(next(batches) for _ in range(4)) == due(0, 0, 4)
+        free = made.leader.ring.filled(0, 0)
+        assert not made.leader.ring.semaphores.wait(free, 1.5)  # nothing came in the place of what is held
+        other.send("go on")
+        assert values(batches) == due(0, 0, STEPS, first=4)
+        assert answer(other) == due(0, 1, STEPS)
+
+
+def test_a_waiting_rank_sleeps() -> None:
+    with node(Numbers(slow=0, pause_s=2.0)) as made:
+        batches = epoch(made.leader, 0, 2)
+        started, cpu = time.monotonic(), time.thread_time()
+        next(batches)
+        waited, used = time.monotonic() - started, time.thread_time() - cpu
+        assert waited > 1.0
+        assert used < 0.01 * waited
+
+
+def test_an_iterator_that_is_through_stays_so() -> None:
+    with node(Numbers()) as made:
+        batches = epoch(made.leader, 0, 2)
+        assert len(values(batches)) == 2
+        for _ in range(3):
+            with pytest.raises(StopIteration):
+                next(batches)
+
+
+def test_a_rank_may_have_fewer_steps_than_the_others() -> None:
+    def one_less(loader: RingLoader, _pipe: Any) -> list[list[int]]:
+        found = []
+        for number in (0, 1):
+            loader.prepare(number, 0, 9, 8)
+            found.append(values(iter(loader)))
+        return found
+
+    with node(Numbers(), ranks=2, slots=2) as made:
+        other = made.follow(1, one_less)
+        for number in (0, 1):
+            assert values(epoch(made.leader, number, 9)) == due(number, 0, 9)
+        assert answer(other) == [due(0, 1, 8), due(1, 1, 8)]
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_readers_start_in_any_way(method: str) -> None:
+    with node(Numbers(), readers=2, method=method) as made:
+        assert values(epoch(made.leader, 0, 9)) == due(0, 0, 9)
+
+
+def test_the_other_ranks_get_their_part_of_a_last_batch_though_the_leader_closes_at_once() -> None:
+    with node(Numbers(slow=0, pause_s=0.3), ranks=2) as made:
+        other = made.follow(1, read_epochs(3))
+        assert values(epoch(made.leader, 0, 3)) == due(0, 0, 3)
+        made.leader.close()
+        assert answer(other) == [due(0, 1, 3)]
+
+
+# Views
+
+
+def test_a_batch_that_is_kept_too_long_ends_in_an_error_that_names_its_step_and_is_unchanged() -> None:
+    with node(Numbers(), slots=4) as made:
+        kept, error = [], ""
+        batches = epoch(made.leader, 0, 6)
+        with pytest.raises(RunFailed) as raised:
+            for batch in batches:
+                kept.append(batch)
+        error = str(raised.value)
+        assert "rank 0 of the node, step 4: the batch of step 0 is still held" in error
+        assert "only 4 slots. Cure: keep copies" in error
+        assert values(kept) == due(0, 0, 4)
+
+
+def test_a_held_slot_of_one_rank_ends_the_others_with_the_same_words() -> None:
+    with node(Numbers(), ranks=2, slots=4) as made:
+        other = made.follow(1, lambda loader, _pipe: list(epoch(loader, 0, 9)) and "never")
+        text = r"rank 1 of the node, step 4: the batch of step 0 is still held"
+        with pytest.raises(RunFailed, match=text):
+            values(epoch(made.leader, 0, 9))
+        assert "the batch of step 0 is still held" in answer(other)
+
+
+def test_what_is_kept_for_fewer_steps_than_there_are_slots_is_unchanged() -> None:
+    with node(Numbers(), readers=2, slots=6) as made:
+        kept: list[torch.Tensor] = []
+        for step, batch in enumerate(epoch(made.leader, 0, 30)):
+            kept.append(batch)
+            del batch
+            kept = kept[-4:]
+            assert [int(b[0]) for b in kept] == due(0, 0, step + 1, max(0, step - 3))
+            assert all(b.unique().numel() == 1 for b in kept)
+
+
+@pytest.mark.parametrize("look", ["slice", "numpy", "storage", "dtype"])
+def test_any_kind_of_view_keeps_the_slot(look: str) -> None:
+    make: Any = {
+        "slice": lambda batch: batch[3:5], "numpy": lambda batch: batch.numpy()[1:],
+        "storage": lambda batch: batch.untyped_storage(), "dtype": lambda batch: batch.view(torch.uint8),
+    }[look]  # fmt: skip
+    with node(Numbers(), slots=2) as made:
+        batches = epoch(made.leader, 0, 9)
+        kept = make(next(batches))
+        before = bytes(kept) if look == "storage" else kept.tolist()
+        next(batches)
+        with pytest.raises(RunFailed, match="the batch of step 0 is still held"):
+            next(batches)
+        assert (bytes(kept) if look == "storage" else kept.tolist()) == before
+
+
+def test_what_autograd_saved_is_unchanged_at_the_backward_pass() -> None:
+    with node(Numbers(), slots=4) as made:
+        weight = torch.ones(1000, requires_grad=True)
+        for step, batch in enumerate(epoch(made.leader, 0, 12)):
+            inputs = batch.float() if step % 2 else batch.view(torch.int64)
+            loss = (weight * inputs).sum()
+            del batch, inputs
+            weight.grad = None
+            loss.backward()
+            assert weight.grad is not None
+            assert weight.grad.unique().tolist() == [value_of(0, step, 0)]
+
+
+def test_a_slot_comes_back_when_its_last_view_dies_in_another_thread() -> None:
+    import threading
+
+    with node(Numbers(), slots=2) as made:
+        batches = epoch(made.leader, 0, 9)
+        for step in range(9):
+            box = [next(batches)]
+            thread = threading.Thread(target=box.clear)
+            thread.start()
+            thread.join()
+            assert step or not box
+        assert made.leader.step == 9
+
+
+def test_a_batch_that_only_a_cycle_of_garbage_refers_to_is_held_by_nobody() -> None:
+    with node(Numbers(), slots=2) as made:
+        got = []
+        for batch in epoch(made.leader, 0, 9):
+            cycle: list[Any] = [batch]
+            cycle.append(cycle)
+            got.append(int(batch[0]))
+            del batch, cycle
+        assert got == due(0, 0, 9)
+
+
+def test_a_forked_child_that_drops_its_copy_of_a_batch_gives_no_slot_away() -> None:
+    import os
+
+    with node(Numbers(), slots=2) as made:
+        batches = epoch(made.leader, 0, 9)
+        kept = next(batches)
+        child = os.fork()
+        if child == 0:
+            del kept
+            os._exit(0)
+        os.waitpid(child, 0)
+        free = made.leader.ring.free(0)
+        assert not made.leader.ring.semaphores.wait(free, 1.2)
+        assert values([kept]) == due(0, 0, 1)
+
+
+def test_writing_to_a_batch_reaches_no_other_rank_and_no_later_batch() -> None:
+    with node(Numbers(), ranks=2, slots=2) as made:
+        other = made.follow(1, read_epochs(9))
+        got = []
+        for batch in epoch(made.leader, 0, 9):
+            got.append(int(batch[0]))
+            batch.fill_(-1)
+            del batch
+        assert got == due(0, 0, 9)
+        assert answer(other) == [due(0, 1, 9)]
+
+
+def test_views_outlive_the_ring() -> None:
+    with node(Numbers()) as made:
+        batches = epoch(made.leader, 0, 4)
+        kept = next(batches)
+        made.leader.close()
+        del batches
+    assert values([kept]) == due(0, 0, 1)
+    wait_for(lambda: all(not reader.is_alive() for reader in made.readers), "readers gone")
