@@ -24,8 +24,8 @@ from dataclasses import dataclass, replace
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
-from publishing import publish
 
+from publishing import publish
 from shardlab.config import OutputConfig, RunConfig
 from shardlab.launch import session
 from shardlab.launch.summary import Outcome
@@ -115,7 +115,9 @@ class Row:
 
 def main() -> None:
     """Run all comparisons, print each as it ends, write the CSV."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--full", action="store_true", help="25 pairs instead of 15")
     parser.add_argument("--only", default="", help="run the comparisons whose name contains this")
     options = parser.parse_args()
@@ -124,7 +126,10 @@ def main() -> None:
         if options.only in comparison.name:
             rows.append(measure(comparison, pairs=25 if options.full else int(os.environ.get("PAIRS", 15))))
             row = rows[-1]
-            print(f"{row.name:58} {row.ratio:6.2f} [{row.low:.2f}, {row.high:.2f}] target {row.target}", flush=True)
+            print(
+                f"{row.name:58} {row.ratio:6.2f} [{row.low:.2f}, {row.high:.2f}] target {row.target}",
+                flush=True,
+            )
     if not options.only:
         publish("data_paths.csv", rows)
 

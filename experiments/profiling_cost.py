@@ -6,8 +6,9 @@ monitor less than 1 % of the job's processor time.
 How to read the answer. ``ledger``: one rank runs the same epoch with and without the ledger, in turn, and
 the ratio of processor seconds is taken pair by pair; ``high`` is the upper end of a 95 % bootstrap interval
 of the median ratio, to be compared with 1.02. ``A/A`` is the same comparison of the loop with itself: what it
-shows is noise. ``monitor``: processor seconds of the monitor over those of all processes of a profiled run,
-start-up of the monitor and the control run apart; to be compared with 0.01.
+shows is noise. ``monitor``: processor seconds of the monitor over those of launcher, ranks and workers, from
+their start to their end, the monitor's own start-up and the control run apart; to be compared with 0.01.
+``of it, between holds``: the part that goes on for as long as a run does; the rest is one reading at its end.
 
     python experiments/profiling_cost.py [--full]
 """
@@ -15,11 +16,8 @@ start-up of the monitor and the control run apart; to be compared with 0.01.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -32,11 +30,14 @@ import torch
 
 from publishing import publish
 from shardlab import dataset, plugins
-from shardlab.config import RunConfig
+from shardlab.config import RunConfig, parse
 from shardlab.dataset import DatasetSpec
 from shardlab.engine.loop import LoopTools, run_epoch
 from shardlab.index.ledger import Ledger
-from shardlab.plan import Plan
+from shardlab.launch import rundir, session
+from shardlab.launch.spec import spec_of
+from shardlab.launch.watch import Watched
+from shardlab.plan import Plan, resolve
 from shardlab.store import ReadCounter, Store
 from shardlab.world import World
 
@@ -107,24 +108,33 @@ def one_rank(spec: DatasetSpec, batch: int, folder: Path) -> Callable[[bool], fl
 
 
 def monitor_rows(runs: int) -> Iterator[Row]:
-    """Whole profiled runs, as a user starts them."""
-    for flags in (
-        ["--sampler", "accelerate", "--nproc", "4"],
-        ["--nproc", "4", "--workers", "2", "--epochs", "3"],
-    ):
-        shares = []
-        for _ in range(runs):
-            with tempfile.TemporaryDirectory() as results:
-                before = os.times()
-                command = [sys.executable, "-m", "shardlab.profile", *flags, "--json", "--quiet"]
-                command += ["--results", results]
-                done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)
-                after = os.times()
-                run = json.loads(done.stdout)
-            job = after.children_user + after.children_system - before.children_user - before.children_system
-            # Half of the command is the control run, in which another monitor works: its share is the same.
-            shares.append(run["monitor_cpu_s"] / (job / 2))
-        yield row_of("monitor", " ".join(flags), shares, 0.01)
+    """The ranks of a profiled run with the monitor beside them, the control run apart."""
+    for flags in ("--sampler accelerate --nproc 4", "--nproc 4 --workers 2 --epochs 3"):
+        between, holds = zip(*(monitor_share(flags) for _ in range(runs)), strict=True)
+        yield row_of("monitor", flags, [a + b for a, b in zip(between, holds, strict=True)], 0.01)
+        yield row_of("of it, between holds", flags, list(between), None)
+
+
+def monitor_share(flags: str) -> tuple[float, float]:
+    """Processor seconds of the monitor between holds and in them, each over those of launcher and ranks."""
+    config, output = parse("", flags.split(), "profile")
+    config = resolve(config).config
+    spec = spec_of(config)
+    facts = dataset.facts_without_building(spec)
+    assert facts is not None
+    with rundir.run_folder() as folder, tempfile.TemporaryDirectory() as results:
+        job = session.new_job(config, spec, facts, folder, results, output.timeout)
+        watched = Watched()
+        before = os.times()
+        session.run_ranks(job, session.SILENT, watched)
+        after = os.times()
+    end = watched.end
+    assert end is not None
+    everything = sum(after[:4]) - sum(
+        before[:4]
+    )  # of this process, which launches, and of all that it reaped
+    job_s = everything - end.monitor_cpu_s - end.startup_cpu_s
+    return (end.monitor_cpu_s - end.hold_cpu_s) / job_s, end.hold_cpu_s / job_s
 
 
 def row_of(what: str, setting: str, ratios: list[float], limit: float | None) -> Row:

@@ -93,9 +93,13 @@ class OutputConfig:
     results: Annotated[str, arg(help="Folder of the CSV files.")] = "results"
     json: Annotated[bool, arg(help="Print one JSON object on stdout, all else on stderr.")] = False
     quiet: Annotated[bool, arg(help="No progress bar.")] = False
-    timeout: Annotated[float, arg(help="Seconds after which the run is ended.")] = 1800.0
+    timeout: Annotated[float, arg(help="Seconds after which sizing, run or control is ended.")] = 1800.0
     keep_ledger: Annotated[bool, arg(help="Keep every delivered index under RESULTS/ledger/.")] = False
     dry_run: Annotated[bool, arg(help="Check the flags, say what would run, and stop.")] = False
+
+    def __post_init__(self) -> None:
+        if not self.timeout > 0:
+            raise UsageError("--timeout must be more than 0 seconds", self.timeout)
 
 
 _LEAST = {

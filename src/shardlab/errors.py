@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterable
 from enum import IntEnum
 
@@ -25,6 +26,15 @@ class ShardlabError(Exception):
 
 class RunFailed(ShardlabError):
     """The run started and did not end well."""
+
+
+class Interrupted(ShardlabError):
+    """A signal asked for the end; ``code`` is the exit code that tells so."""
+
+    def __init__(self, number: int) -> None:
+        name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+        super().__init__(f"interrupted by {name}: all ranks were ended, rows written so far are kept")
+        self.code = int(ExitCode.INTERRUPTED) if number == signal.SIGINT else 128 + number
 
 
 class UsageError(ShardlabError):

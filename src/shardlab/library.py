@@ -21,6 +21,7 @@ from typing import Any, Literal, cast
 
 import msgspec
 import torch.distributed as dist
+from torch.utils.data import IterableDataset
 
 from shardlab import plugins
 from shardlab.collective import on_all
@@ -81,7 +82,7 @@ def loader(
     """
     if worker_start_method == "auto":
         worker_start_method = cast(StartMethod, multiprocessing.get_context().get_start_method())
-    iterable = not hasattr(dataset, "__getitem__")
+    iterable = not _has_indices(dataset)
     plan = Plan(
         None if iterable else len(dataset),
         batch_size,
@@ -148,9 +149,13 @@ def _first(pair: tuple[Any, Any]) -> Any:
     return pair[0]
 
 
+def _has_indices(dataset: Any) -> bool:
+    return hasattr(dataset, "__getitem__") and not isinstance(dataset, IterableDataset)
+
+
 def _with_indices(source: Callable[[], Any]) -> Any:
     dataset = source()
-    if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
+    if not _has_indices(dataset) or not hasattr(dataset, "__len__"):
         raise UsageError(
             "a shared copy is made of a dataset with a length and indices",
             type(dataset).__name__,

@@ -28,12 +28,15 @@ def run_local(resolved: Resolved, output: OutputConfig, argv: list[str]) -> int:
     say_notes(resolved)
     config = resolved.config
     outcomes: list[Outcome] = []
-    with Bar(config.nproc, config.warmup + config.epochs, quiet=output.quiet) as bar:
-        for outcome in session.run(config, output, argv, bar):
-            outcomes.append(outcome)
-            bar.step_aside()
-            show(outcome, console(json=output.json), output.results)
-    return finish(outcomes, output)
+    try:
+        with Bar(config.nproc, config.warmup + config.epochs, quiet=output.quiet) as bar:
+            for outcome in session.run(config, output, argv, bar):
+                outcomes.append(outcome)
+                bar.step_aside()
+                show(outcome, console(json=output.json), output.results)
+    finally:
+        code = finish(outcomes, output)  # of repeats that ended before one failed, too
+    return code
 
 
 def say_notes(resolved: Resolved) -> None:
@@ -44,7 +47,7 @@ def say_notes(resolved: Resolved) -> None:
 
 def finish(outcomes: list[Outcome], output: OutputConfig) -> int:
     """Print the JSON where it was asked for; the exit code."""
-    if output.json:
+    if output.json and outcomes:
         objects = [as_object(outcome) for outcome in outcomes]
         print(json.dumps(objects if len(objects) > 1 else objects[0]), flush=True)
     return int(ExitCode.AUDIT if any(outcome.findings for outcome in outcomes) else ExitCode.OK)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import multiprocessing
+import os
 from dataclasses import dataclass
 from typing import cast
 
@@ -76,7 +77,7 @@ def resolve(config: RunConfig, *, joining: bool = False, cuda: bool = False) -> 
     resolved = dataclasses.replace(
         config, store=store, tail=tail, start_method=start, worker_start_method=workers_start, device=device
     )
-    return Resolved(resolved, tuple(_idle_flags(config, path, device)))
+    return Resolved(resolved, tuple(_idle_flags(config, path, device, joining)))
 
 
 def path_plugin(sampler: str) -> plugins.Plugin | None:
@@ -85,6 +86,9 @@ def path_plugin(sampler: str) -> plugins.Plugin | None:
     if sampler in known:
         return known[sampler]
     if plugins.is_reference(sampler):
+        file = sampler.rpartition(":")[0]
+        if file.endswith(".py") and not os.path.isfile(file):
+            raise UsageError("--sampler must name a file that exists", file)
         return None
     raise UsageError(
         "--sampler must name a data path", sampler, [*known, "package.module:factory", "file.py:factory"]
@@ -111,6 +115,10 @@ def _store(config: RunConfig, path: plugins.Plugin | None) -> str:
 
 def _tail(config: RunConfig, path: plugins.Plugin | None) -> Tail:
     ignored = path is not None and "even_batches" in path.fact("IGNORES", {})
+    if not config.even_batches and not ignored and config.tail == "drop":
+        raise UsageError(
+            "--no-even-batches and --tail drop contradict each other", config.tail, ["pad", "keep"]
+        )
     tail: Tail = "keep" if not config.even_batches and not ignored else config.tail
     fitting = path.fact("TAILS") if path else ("pad", "drop", "keep")
     if tail not in fitting:
@@ -118,12 +126,16 @@ def _tail(config: RunConfig, path: plugins.Plugin | None) -> Tail:
     return tail
 
 
-def _idle_flags(config: RunConfig, path: plugins.Plugin | None, device: str) -> list[str]:
+def _idle_flags(config: RunConfig, path: plugins.Plugin | None, device: str, joining: bool) -> list[str]:
     """A line for each flag that was given and changes nothing on this path."""
     idle = dict(path.fact("IGNORES", {})) if path else {}
     if config.workers == 0:
         why = "there are no workers (--workers 0)"
         idle |= {"prefetch_factor": why, "persistent_workers": why, "worker_start_method": why}
+    if joining:
+        idle |= dict.fromkeys(("nproc", "start_method"), "another launcher started the ranks")
+    if config.dataset not in ("mnist", "fashion-mnist"):
+        idle["data_dir"] = "only mnist and fashion-mnist lie there"
     if device == "cpu":
         idle["pin_memory"] = "nothing is copied to an accelerator"
     return [

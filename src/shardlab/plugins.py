@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -104,7 +105,7 @@ def _module_from_file(path: str, flag: str) -> ModuleType:
         raise UsageError(f"{flag} must name a file that exists", path)
     # Under its own stem, its folder on the path: worker processes can import it again by that name.
     loaded = sys.modules.get(file.stem)
-    if loaded is not None and getattr(loaded, "__file__", None) == str(file):
+    if loaded is not None and _is_same_file(getattr(loaded, "__file__", None), file):
         return loaded
     if loaded is not None or _is_elsewhere(file):
         raise UsageError(
@@ -118,7 +119,11 @@ def _module_from_file(path: str, flag: str) -> ModuleType:
 def _is_elsewhere(file: Path) -> bool:
     """True where importing the file's stem would find another module than the file."""
     spec = importlib.util.find_spec(file.stem)
-    return spec is not None and spec.origin != str(file)
+    return spec is not None and not _is_same_file(spec.origin, file)
+
+
+def _is_same_file(path: str | None, file: Path) -> bool:
+    return path is not None and os.path.exists(path) and os.path.samefile(path, file)
 
 
 def _read(room: str, file: Path) -> Plugin:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import ctypes
 import multiprocessing
 import os
+import select
 import signal
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 _PR_SET_PDEATHSIG = 1
 
@@ -55,3 +58,39 @@ def call_no_semaphores_leaked() -> None:
     """
     rules = [os.environ.get("PYTHONWARNINGS", ""), "ignore:resource_tracker:UserWarning"]
     os.environ["PYTHONWARNINGS"] = ",".join(filter(None, rules))
+
+
+def heeded_signals() -> list[signal.Signals]:
+    """Those that ask for the end, less what this process was started to ignore, as ``nohup`` does."""
+    asking = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    return [number for number in asking if signal.getsignal(number) is not signal.SIG_IGN]
+
+
+def die_with(pid: int) -> None:
+    """End this process when another one does, be it parent or not (Linux 5.3; elsewhere nothing)."""
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        os._exit(1)
+    except (OSError, AttributeError):
+        return
+
+    def wait() -> None:
+        select.select([handle], [], [])
+        os._exit(1)
+
+    threading.Thread(target=wait, name="die-with", daemon=True).start()
+
+
+@contextmanager
+def prints_to_stderr() -> Iterator[None]:
+    """What a dataset prints meanwhile must not get among the figures on stdout."""
+    sys.stdout.flush()
+    stdout = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(stdout, 1)
+        os.close(stdout)

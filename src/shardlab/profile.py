@@ -9,11 +9,14 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from dataclasses import asdict
+from types import FrameType
 
 from shardlab.config import OutputConfig, RunConfig, parse
-from shardlab.errors import ExitCode, ShardlabError
+from shardlab.errors import ExitCode, Interrupted, ShardlabError
 from shardlab.plan import Resolved, resolve
+from shardlab.process import die_with, heeded_signals
 from shardlab.world import is_joining
 
 PROG = "python -m shardlab.profile"
@@ -24,11 +27,12 @@ def main(argv: list[str] | None = None) -> int:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does; it has to be set before torch loads
     argv = sys.argv[1:] if argv is None else argv
     try:
-        config, output = parse(__doc__ or "", argv, PROG)
+        _interrupt_on_signals()
+        config, output = parse(__doc__ or "", _control_argv() or argv, PROG)
         return _profile(config, output, argv)
     except ShardlabError as error:
         print(f"shardlab: {error}", file=sys.stderr)
-        return int(getattr(error, "code", error.exit_code))
+        return error.code if isinstance(error, Interrupted) else int(error.exit_code)
     except BrokenPipeError:
         # Whoever read the output went away. Python would complain once more while it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -38,9 +42,33 @@ def main(argv: list[str] | None = None) -> int:
         return int(ExitCode.INTERRUPTED)
 
 
+def _control_argv() -> list[str] | None:
+    """The flags of the run that this one is the control of, where it is one."""
+    if "SHARDLAB_CONTROL" not in os.environ:
+        return None
+    from shardlab.launch import control
+
+    request = control.requested()
+    assert request is not None
+    die_with(request.parent)
+    return request.argv
+
+
+def _interrupt_on_signals() -> None:
+    """SIGTERM and SIGHUP end a run as Ctrl-C does: with a message, and nothing left behind."""
+
+    def interrupt(number: int, _frame: FrameType | None) -> None:
+        raise Interrupted(number)
+
+    if threading.current_thread() is threading.main_thread():
+        for number in set(heeded_signals()) - {signal.SIGINT}:
+            signal.signal(number, interrupt)
+
+
 def _profile(config: RunConfig, output: OutputConfig, argv: list[str]) -> int:
     joining = is_joining()
-    resolved = resolve(config, joining=joining, cuda=config.device == "auto" and _has_cuda())
+    cuda = config.device == "auto" and _has_cuda(config.nproc)
+    resolved = resolve(config, joining=joining, cuda=cuda)
     if output.dry_run:
         return _dry_run(resolved, output)
     if joining:
@@ -63,9 +91,13 @@ def _dry_run(resolved: Resolved, output: OutputConfig) -> int:
     return int(ExitCode.OK)
 
 
-def _has_cuda() -> bool:
-    """Whether torch would find an accelerator, asked without loading torch where there can be none."""
-    return os.path.exists("/dev/nvidiactl")
+def _has_cuda(nproc: int) -> bool:
+    """Whether each rank has an accelerator of its own, asked without loading torch where there is none."""
+    if not os.path.exists("/dev/nvidiactl"):
+        return False
+    import torch
+
+    return torch.cuda.is_available() and torch.cuda.device_count() >= nproc
 
 
 if __name__ == "__main__":

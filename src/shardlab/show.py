@@ -1,4 +1,4 @@
-"""The screen: a progress bar while it runs, tables after it. All of it on stderr, or nowhere with --quiet."""
+"""The screen: a progress bar on stderr while it runs, tables and the verdict after it."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def notes(outcome: Outcome) -> list[str]:
 
 
 RANK_COLUMNS = (
-    "rank", "reads", "got", "twice", "missed", "steps", "first s", "wait s", "CPU s", "samples/s",
+    "rank", "reads", "got", "twice", "missed", "steps", "first s", "wait s", "stall", "CPU s", "samples/s",
     "PSS MiB", "anon", "shmem",
 )  # fmt: skip
 
@@ -152,7 +152,7 @@ def rank_table(outcome: Outcome) -> Table:
         repeats, steps = _count(row.duplicates), str(row.steps)
         table.add_row(str(row.rank), *_cells([row], row.delivered, repeats, "", steps, row.samples_per_s))
     if rows:
-        few, many = figures.steps_min, figures.steps_max
+        few, many = min(row.steps for row in rows), max(row.steps for row in rows)
         repeats, missed = _count(figures.duplicates), _count(figures.missing)
         steps = str(many) if few == many else f"{few}-{many}"
         cells = _cells(rows, figures.delivered, repeats, missed, steps, figures.samples_per_s)
@@ -166,10 +166,16 @@ def _cells(
     return [
         _count(_sum(row.reads for row in rows)), _count(got), twice, missed, steps,
         _seconds(_most(row.first_batch_s for row in rows)), _seconds(_most(row.wait_s for row in rows)),
-        _seconds(_sum(row.cpu_s for row in rows)), _count(speed),
+        _stall(rows), _seconds(_sum(row.cpu_s for row in rows)), _count(speed),
         mib(_sum(row.pss_bytes for row in rows)), mib(_sum(row.pss_anon_bytes for row in rows)),
         mib(_sum(row.pss_shmem_bytes for row in rows)),
     ]  # fmt: skip
+
+
+def _stall(rows: list[RankRecord]) -> str:
+    """Wait over wait and compute; a dash where nothing computes."""
+    wait, compute = sum(row.wait_s for row in rows), sum(row.compute_s or 0.0 for row in rows)
+    return f"{wait / (wait + compute):.0%}" if compute else "-"
 
 
 def node_table(outcome: Outcome) -> Table:

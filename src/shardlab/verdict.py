@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from shardlab.launch.summary import Outcome
+from shardlab.launch.summary import Outcome, ended_early
 from shardlab.plan import path_plugin
 from shardlab.records import NodeRecord, RankRecord
 
@@ -51,7 +51,8 @@ def last_rows(outcome: Outcome) -> list[RankRecord]:
 def _memory(outcome: Outcome, node: NodeRecord) -> Iterator[str]:
     where = "This node" if len(outcome.nodes) == 1 else f"Node {node.node}"
     if node.copies is None:
-        reason = outcome.run.measured.reason.partition("copies: ")[2].partition("; ")[0]
+        name = "copies: " if len(outcome.nodes) == 1 else f"copies ({node.node}): "
+        reason = outcome.run.measured.reason.partition(name)[2].partition("; ")[0]
         yield f"{where}: copies of the dataset not known: {reason}."
         return
     bound = "at least " if node.unreadable else ""
@@ -80,16 +81,20 @@ def _cures(outcome: Outcome, node: NodeRecord) -> Iterator[str]:
     fitting = [
         store for store in (path.fact("STORES") if path else ("shared", "mmap")) if store != config.store
     ]
-    idle = [row.rank for row in last_rows(outcome) if row.reads == 0]
+    rows = last_rows(outcome)
+    idle = [row.rank for row in rows if row.reads == 0] if any(row.reads for row in rows) else []
     cures = [f"--store {store}" for store in ("reader", "shared") if store in fitting]
     cure = " or ".join(cures) if cures else "a dataset that ranks can share"
+    if outcome.iterable:
+        cure = "a dataset that opens its source only when it is read"
     if idle and config.store == "private":
         ranks = (
             f"Rank {idle[0]} never reads its" if len(idle) == 1 else f"Ranks {spans(idle)} never read theirs"
         )
         yield f"{ranks}: keep one copy with {cure}."
     elif config.workers and (node.copies_low or 0) > node.local_world_size:
-        how = "by reference counts after fork" if config.worker_start_method == "fork" else "sent to each"
+        forked = config.worker_start_method == "fork"
+        how = "most likely by reference counts after fork" if forked else "sent to each"
         yield f"More copies than ranks: the workers of each rank hold theirs, {how}. Keep one with {cure}."
     else:
         yield f"Keep one copy with {cure}."
@@ -98,14 +103,18 @@ def _cures(outcome: Outcome, node: NodeRecord) -> Iterator[str]:
 def _delivery(outcome: Outcome) -> Iterator[str]:
     figures, config = outcome.run.measured, outcome.run.config
     for finding in outcome.findings:
-        yield f"Wrong ({finding.name}): {finding.sentence} {finding.cure}".strip()
-    if outcome.findings or figures.distinct is None:
+        cure = f" Cure: {finding.cure}." if finding.cure else ""
+        yield f"Wrong ({finding.name}): {finding.sentence}.{cure}"
+    if outcome.findings or figures.delivered is None:
+        return
+    if figures.distinct is None:
+        yield f"{figures.delivered:,} samples arrived; how many of them are different is not known."
         return
     rows = last_rows(outcome)
     read, delivered = sum(row.reads or 0 for row in rows), figures.delivered or 0
     if figures.missing is None:
         yield f"{figures.distinct:,} different samples arrived; how many there are is not known."
-    elif config.max_steps is not None:
+    elif ended_early(config.max_steps, rows):
         repeats = _repeats(figures.duplicates)
         yield f"{figures.distinct:,} different samples arrived before --max-steps ended the epoch, {repeats}."
     elif figures.missing:

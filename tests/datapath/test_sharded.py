@@ -6,6 +6,7 @@ import json
 import math
 import os
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import by_hand
 from ranks import RanksFailed, each_rank, new_job, run
+from shardlab import show
 from shardlab.datapath import sharded
 from shardlab.datapath._shard_order import EpochOrder, Part, Rounds, mixing
 from shardlab.dataset import DatasetSpec, open_dataset
@@ -311,6 +314,17 @@ def test_the_notes_say_how_well_the_order_mixes(folder: str, tmp_path: Path) -> 
     assert "2 shards of a rank" in ran.reports[0].notes[0]
     plain = run(tmp_path / "plain", sampler="sharded", dataset=folder, nproc=3, batch_size=4, shuffle=False)
     assert [report.notes for report in plain.reports] == [(), (), ()]
+
+
+def test_the_screen_shows_the_notes_once_and_the_bytes_of_each_rank() -> None:
+    reports = [
+        replace(by_hand.report(rank), notes=("mixed well",), held_bytes=held << 20)
+        for rank, held in enumerate((3, 5))
+    ]
+    assert show.notes(by_hand.outcome(reports=reports)) == [
+        "mixed well", "Bytes held, of shards opened: rank 0 3.0 MiB, rank 1 5.0 MiB."
+    ]  # fmt: skip
+    assert show.notes(by_hand.outcome(reports=[by_hand.report(0)])) == []
 
 
 def opened_by(world: World, inherited: Any, job: Any) -> list[str]:

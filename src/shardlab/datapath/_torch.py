@@ -80,7 +80,8 @@ class TorchLoader:
         return pair
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch whose order comes next."""
+        """Choose the epoch whose order comes next; what is left of the one before ends here, workers too."""
+        self._batches = iter(())
         self._epoch, self._step = epoch, 0
         self._set_epoch(epoch)
 

@@ -40,7 +40,8 @@ def open(store: Store, plan: Plan, world: World) -> TorchLoader:
             plan.samples,
             cure="use --tail pad, or a smaller --batch-size",
         )
-    if world.rank == READER and not store.iterable and plan.samples:
+    own_collate = hasattr(store.raw, "collate_fn")  # which may well make tensors of what is none
+    if world.rank == READER and not store.iterable and plan.samples and not own_collate:
         refuse_what_cannot_be_sent(describe_sample(store.raw[0]))
     return prepare(store, plan, world, plan.batch_size, loader_type=DispatchLoader, dispatch_batches=True)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from shardlab import plugins
 from shardlab.config import RunConfig
 from shardlab.dataset import DatasetFacts, DatasetSpec
 
@@ -45,6 +46,17 @@ class Job:
     def folder(self) -> Path:
         """``run_dir`` as a path."""
         return Path(self.run_dir)
+
+    @property
+    def knows_indices(self) -> bool:
+        """Whether an index names one sample on all ranks.
+
+        That of a stream is the place in the stream of the process that reads it. Workers, and a path that is
+        not ours, may each read another part of the stream and count from 0.
+        """
+        known = self.config.sampler in plugins.find("datapath")
+        one_stream = self.config.sampler == "ring" or (known and self.config.workers == 0)
+        return not self.facts.iterable or one_stream
 
     def save(self) -> None:
         """Write ``job.json``."""

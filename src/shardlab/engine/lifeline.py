@@ -23,6 +23,7 @@ from types import FrameType, TracebackType
 import msgspec
 
 from shardlab.errors import ExitCode, ShardlabError
+from shardlab.process import heeded_signals
 
 INTERRUPTED = int(ExitCode.INTERRUPTED)
 
@@ -68,7 +69,7 @@ def leave_quietly_on_signals(folder: Path | None = None) -> None:
             shutil.rmtree(folder, ignore_errors=True)
         os._exit(INTERRUPTED if number == signal.SIGINT else 128 + number)
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in heeded_signals():
         signal.signal(number, leave)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -162,8 +163,12 @@ def _report(
     job: Job, world: World, store: Store, loader: Any, number: int, epoch: Any, reads_before: int
 ) -> None:
     delivered = ledgers.read(job.folder / f"ledger-{number}-{world.rank}")
-    reads = store.counter.total() - reads_before
+    reads: int | None = store.counter.total() - reads_before
+    if reads == 0 and delivered.indices.size and job.config.sampler not in plugins.find("datapath"):
+        reads = None  # a user's path that reads by itself: nobody counted
     row = rank_row(job.run_id, number, world, os.getpid(), epoch, delivered, reads, job.config.batch_size)
+    if not job.knows_indices:
+        row = replace(row, distinct=None, duplicates=None, order_hash=None)
     cls = getattr(loader, "loader_class", type(loader))
     note = getattr(store.raw, "note", None)
     EpochReport(

@@ -56,7 +56,7 @@ def rank_row(
     pid: int,
     epoch: Epoch,
     ledger: RankLedger,
-    reads: int,
+    reads: int | None,
     batch_size: int,
 ) -> RankRecord:
     """The figures of one rank and epoch. ``comm_s`` is empty: this loop exchanges nothing between ranks."""

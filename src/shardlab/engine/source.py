@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, default_collate
 
 from shardlab import dataset, plugins
 from shardlab.engine.job import Job
@@ -49,8 +49,18 @@ def samples_of(job: Job) -> int | None:
     return job.control.samples if job.control.on_disk else job.control.length
 
 
+def collate_what_collates(samples: list[Any]) -> Any:
+    """As torch's default; a list of the samples where only the dataset's own collate function knows better."""
+    try:
+        return default_collate(samples)
+    except TypeError:
+        return samples
+
+
 class Repeated(Dataset[Any]):
     """A few samples that pose as many."""
+
+    collate_fn = staticmethod(collate_what_collates)
 
     def __init__(self, samples: Any, length: int) -> None:
         self.samples = samples

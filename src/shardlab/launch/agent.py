@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 from multiprocessing import resource_tracker
 from pathlib import Path
@@ -20,22 +21,13 @@ from typing import Any
 from shardlab.engine import lifeline
 from shardlab.engine.job import LIFELINE, Job
 from shardlab.engine.rank import main as rank_main
-from shardlab.errors import ExitCode, RunFailed, ShardlabError
+from shardlab.errors import ExitCode, Interrupted, RunFailed, ShardlabError
 from shardlab.launch import rundir
 from shardlab.launch.probe import describe_failure
-from shardlab.process import call_no_semaphores_leaked
+from shardlab.process import call_no_semaphores_leaked, heeded_signals
 
 SHUTDOWN_S = 2  # from SIGTERM to SIGKILL, for a rank that is stopped or stuck
 POLL_S = 0.05
-
-
-class Interrupted(ShardlabError):
-    """A signal asked for the end."""
-
-    def __init__(self, number: int) -> None:
-        name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
-        super().__init__(f"interrupted by {name}: all ranks were ended, rows written so far are kept")
-        self.code = int(ExitCode.INTERRUPTED) if number == signal.SIGINT else 128 + number
 
 
 def launch(job: Job, watch: Callable[[Path], None], inherited: Any = None) -> None:
@@ -74,7 +66,7 @@ def launch(job: Job, watch: Callable[[Path], None], inherited: Any = None) -> No
             elastic_launch(config, rank_main)(job.run_dir, inherited)
         except ChildFailedError as error:
             rope.raise_reason()
-            raise RunFailed(first_failure(job, error)) from None
+            raise first_failure(job, error) from None
         rope.raise_reason()
 
 
@@ -110,7 +102,7 @@ class _Rope:
         if threading.current_thread() is threading.main_thread():
             if self.job.config.start_method != "fork":
                 resource_tracker.ensure_running()  # which lets SIGINT through again when it starts
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            for number in heeded_signals():
                 self._handlers[number] = signal.signal(number, self._on_signal)
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         return self
@@ -132,15 +124,15 @@ class _Rope:
         self.cut(Interrupted(number))
 
     def _run(self) -> None:
-        waited = ending = 0.0
+        deadline = time.monotonic() + self.job.timeout_s
+        ending = 0.0
         while not self._done.wait(0.1):
-            waited += 0.1
             self._watch(self.job.folder)
             if self._is_ending():
                 ending += 0.1
             if ending > SHUTDOWN_S:
                 self._kill()
-            if waited > self.job.timeout_s:
+            if time.monotonic() > deadline:
                 self.cut(
                     RunFailed(
                         f"the run did not end within --timeout {self.job.timeout_s:g} s: all ranks were ended"
@@ -156,25 +148,29 @@ class _Rope:
             process.kill()
 
 
-def first_failure(job: Job, error: Any) -> str:
-    """The rank that failed first, in its own words.
+def first_failure(job: Job, error: Any) -> RunFailed:
+    """The error of the rank that failed first, in its own words and with its own exit code.
 
     Ranks that lose a peer complain too; they are believed only when no rank has a reason of its own.
     """
     failures = lifeline.read_failures(job.folder)
     own = [failure for failure in failures if not failure.is_echo]
     if own:
-        first = own[0]
-        if first.expected:
-            return (
-                first.message if first.message.startswith("rank ") else f"rank {first.rank}: {first.message}"
-            )
-        text = describe_failure(f"rank {first.rank} failed", first)
-        return text if first.where else f"{first.trace}\n{text}"
+        failed = RunFailed(_in_own_words(own[0]))
+        failed.exit_code = ExitCode(own[0].exit_code)
+        return failed
     rank, reported = error.get_first_failure()
     if rank in {failure.rank for failure in failures}:
-        return describe_failure(f"rank {failures[0].rank} lost another rank", failures[0])
-    return f"rank {rank} failed: {_how_it_died(reported.exitcode)}"
+        return RunFailed(describe_failure(f"rank {failures[0].rank} lost another rank", failures[0]))
+    return RunFailed(f"rank {rank} failed: {_how_it_died(reported.exitcode)}")
+
+
+def _in_own_words(failure: lifeline.Failure) -> str:
+    if failure.expected:
+        named = failure.message.startswith("rank ")
+        return failure.message if named else f"rank {failure.rank}: {failure.message}"
+    text = describe_failure(f"rank {failure.rank} failed", failure)
+    return text if failure.where else f"{failure.trace}\n{text}"
 
 
 def _how_it_died(exit_code: int) -> str:

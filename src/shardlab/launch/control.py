@@ -35,6 +35,7 @@ class ControlRequest:
     facts: DatasetFacts
     control: Control
     parent: int
+    argv: list[str]
 
 
 @dataclass(frozen=True)
@@ -60,10 +61,11 @@ def measure(
     request = job.folder / "control.json"
     control = control_of(job, nproc, steps_left)
     request.write_bytes(msgspec.json.encode(
-        ControlRequest(str(out), nproc, job.spec, job.facts, control, os.getpid())
+        ControlRequest(str(out), nproc, job.spec, job.facts, control, os.getpid(), argv)
     ))  # fmt: skip
     env = without_rendezvous(os.environ) | {VARIABLE: str(request)}
-    command = [sys.executable, "-m", "shardlab.profile", *argv]
+    # The flags travel in the request: torchrun would take --nproc and its like for its own.
+    command = [sys.executable, "-m", "shardlab.profile"]
     if joined:
         command[1:3] = [
             "-m", "torch.distributed.run", "--nproc-per-node", str(nproc), "--rdzv-backend", "c10d",
@@ -75,12 +77,10 @@ def measure(
         _, said = process.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
         said = f"did not end within {timeout_s:.0f} s"
-    except BaseException:
+    finally:
         _end(process)
-        raise
     if out.exists():
         return msgspec.json.decode(out.read_bytes(), type=ControlReading)
-    _end(process)
     last = (said or "").strip().splitlines()[-1:] or [f"exit code {process.returncode}"]
     return ControlReading(None, None, f"the control run failed: {last[0]}")
 

@@ -67,9 +67,11 @@ def node_record(
     """The node's row, and the reason for each of its empty cells."""
     hold, reasons = outcome.hold, {}
     size = stored_bytes(job, reports)
-    copies, reason = _copies(outcome, size)
+    copies, reason = _copies(outcome, size, job.facts.reason)
     if copies is None:
         reasons["copies"] = reason
+    elif hold is not None and hold.reasons:
+        reasons["copies may be off"] = ", ".join(hold.reasons.values())
     inflight = None
     if reports:
         inflight = (
@@ -114,15 +116,18 @@ def _retained(hold: HoldReading | None, control: HoldReading | None) -> int | No
     return max(0, hold.retained_bytes - ((control.retained_bytes if control else None) or 0))
 
 
-def _copies(outcome: NodeOutcome, size: int | None) -> tuple[Copies | None, str]:
+def _copies(outcome: NodeOutcome, size: int | None, no_size: str) -> tuple[Copies | None, str]:
     hold, control = outcome.hold, outcome.control
     if hold is None or hold.used_bytes is None:
         never = "the ranks were never held to read their memory"
         if outcome.end is None:
             never = "the monitor was ended before it read the memory of the ranks"
-        return None, "; ".join(hold.reasons.values()) if hold else never
+        return None, ", ".join(hold.reasons.values()) if hold else never
+    if not hold.complete:
+        ranks = ", ".join(str(rank) for rank in hold.absent_ranks)
+        return None, f"rank {ranks} did not come to where all are held, so its memory was still moving"
     if size is None:
-        return None, "the dataset's size in memory is not known"
+        return None, no_size or "the dataset's size in memory is not known"
     if control is None or control.used_bytes is None or outcome.control_dataset_bytes is None:
         return None, outcome.why or "the control run gave no reading"
     noise = NOISE_BYTES_PER_PROCESS * hold.processes

@@ -135,6 +135,8 @@ def _agree_on_job(
             error = ShardlabError(text)
             error.exit_code = type(error.exit_code)(int(code))
             raise error
+        if world.is_node_leader:
+            shutil.rmtree(folder, ignore_errors=True)
         os._exit(1)  # rank 0 says what is wrong
     job = replace(msgspec.json.decode(said, type=Job), run_dir=str(folder), joined=True)
     if world.is_node_leader:
@@ -180,7 +182,7 @@ def _bring_together(
         )
         nodes = [s.node for s in shares if s.node is not None]
         outcome = outcome_of(job, started, nodes, reports, kernel.environment())
-        csvlog.append(Path(output.results), "ranks.csv", _rows_from_elsewhere(job, output, reports))
+        csvlog.append(Path(job.results or ""), "ranks.csv", _rows_from_elsewhere(job, reports))
         keep(outcome, output, job)
     dist.barrier()  # no node clears its folder while another still reads
     return outcome
@@ -198,11 +200,11 @@ def _collect_ledgers(job: Job, world: World, epochs: list[int]) -> None:
                     theirs.write_bytes(raw)
 
 
-def _rows_from_elsewhere(job: Job, output: OutputConfig, reports: tuple[EpochReport, ...]) -> list[object]:
+def _rows_from_elsewhere(job: Job, reports: tuple[EpochReport, ...]) -> list[object]:
     """Rows of ranks whose node writes to another disk than this one's."""
     known = {
         (row["run_id"], row["epoch"], row["rank"])
-        for row in csvlog.read_rows(Path(output.results) / "ranks.csv")
+        for row in csvlog.read_rows(Path(job.results or "") / "ranks.csv")
         if row["run_id"] == job.run_id
     }
     return [r.row for r in reports if (job.run_id, str(r.row.epoch), str(r.row.rank)) not in known]

@@ -17,13 +17,13 @@ def refuse_a_lonely_launch() -> None:
     if "ACCELERATE_USE_CPU" not in os.environ and "ACCELERATE_MIXED_PRECISION" not in os.environ:
         return
     command = _command_of(os.getppid())
-    if "launch" not in command:
+    if not any("launch" in word for word in command[:4]):
         return
     asked = processes_asked_for(command)
     if asked is not None and asked > 1:
         raise UsageError(
-            f"accelerate launch was asked for {asked} processes and started",
-            "one",
+            f"accelerate launch must start the {asked} processes that it was asked for",
+            "one process",
             cure="ACCELERATE_USE_CPU=1 accelerate launch --multi_gpu "
             f"--num_processes {asked} -m shardlab.profile ..., or python -m shardlab.profile --nproc {asked}",
         )
@@ -35,7 +35,9 @@ def processes_asked_for(command: list[str]) -> int | None:
     >>> processes_asked_for(["accelerate", "launch", "--cpu", "--num_processes", "2", "-m", "train"])
     2
     """
-    text = "\0".join(command)
+    # What follows the script or module is not for accelerate, and --num-processes is a flag of ours too.
+    end = next((place for place, word in enumerate(command) if "shardlab" in word), len(command))
+    text = "\0".join(command[:end])
     found = re.search(r"--num[_-]processes[\0=](\d+)", text)
     if found:
         return int(found[1])

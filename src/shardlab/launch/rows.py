@@ -15,7 +15,7 @@ from shardlab.launch.summary import Outcome, ledger_file
 
 def keep(outcome: Outcome, output: OutputConfig, job: Job) -> None:
     """Append the node's and the run's rows; the ranks have written theirs."""
-    results = Path(output.results)
+    results = Path(job.results or output.results)  # resolved at the start: a dataset may change the folder
     csvlog.append(results, "nodes.csv", list(outcome.nodes))
     csvlog.append(results, "runs.csv", [outcome.run])
     if output.keep_ledger and outcome.audits:

@@ -29,6 +29,7 @@ from shardlab.launch.spec import spec_of
 from shardlab.launch.summary import Outcome, outcome_of
 from shardlab.launch.watch import Watched, monitored
 from shardlab.measure import kernel
+from shardlab.process import prints_to_stderr
 from shardlab.shards import writer
 from shardlab.store import warm_ratio
 from shardlab.world import host_name
@@ -72,7 +73,7 @@ def _measure(
     watched = Watched()
     view.phase("measuring")
     try:
-        _run_ranks(job, view, watched)
+        run_ranks(job, view, watched)
     except ShardlabError as error:
         node = node_outcome(job, job.config.nproc, watched, None, "the run failed")
         keep(outcome_of(job, started, [node], load_reports(job.folder), environment, str(error)), output, job)
@@ -92,7 +93,7 @@ def run_control(request: ControlRequest, config: RunConfig, timeout_s: float) ->
     with rundir.run_folder() as folder:
         job = control_job(request, config, folder, timeout_s)
         watched = Watched()
-        _run_ranks(job, SILENT, watched)
+        run_ranks(job, SILENT, watched)
         controls.answer(request, control_reading(job, watched))
 
 
@@ -128,12 +129,13 @@ def control_reading(job: Job, watched: Watched) -> ControlReading:
     return ControlReading(watched.hold, size)
 
 
-def _run_ranks(job: Job, view: Viewer, watched: Watched) -> None:
+def run_ranks(job: Job, view: Viewer, watched: Watched) -> None:
     """The ranks from start to end under the monitor's eyes."""
     inherited: list[Any] = []
     if plugins.find("store")[job.config.store].fact("BUILDS_IN_LAUNCHER"):
-        freeze_what_is_not_data(job)  # the ranks inherit this too
-        inherited.append(source(job))
+        with prints_to_stderr():
+            freeze_what_is_not_data(job)  # the ranks inherit this too
+            inherited.append(source(job))
     with monitored(job, range(job.config.nproc), os.getpid(), watched):
         launch(job, view.watch, *inherited)
     inherited.clear()

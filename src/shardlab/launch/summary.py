@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from shardlab.engine.report import EpochReport
 from shardlab.index import ledger as ledgers
 from shardlab.index.audit import Audit, audit
 from shardlab.launch.copies import NodeOutcome, node_record
-from shardlab.records import SCHEMA_VERSION, Measured, NodeRecord, RunRecord
+from shardlab.records import SCHEMA_VERSION, Measured, NodeRecord, RankRecord, RunRecord
 
 NO_CENSUS = "the content of memory is not read by this command"
 
@@ -27,6 +28,7 @@ class Outcome:
     nodes: tuple[NodeRecord, ...]
     reports: tuple[EpochReport, ...]
     audits: tuple[Audit, ...]
+    iterable: bool = False
 
     @property
     def findings(self) -> tuple[Any, ...]:
@@ -42,14 +44,28 @@ def audit_epochs(job: Job, reports: tuple[EpochReport, ...], world_size: int) ->
         rows = [report.row for report in reports if report.row.epoch == epoch]
         if len(rows) == world_size:
             kept = [ledgers.read(ledger_file(job.folder, epoch, rank)) for rank in range(world_size)]
-            audits.append(audit(
+            found = audit(
                 kept, epoch=epoch, samples=job.facts.samples, world_size=world_size,
                 batch_size=job.config.batch_size, tail=job.config.tail,
-                truncated=job.config.max_steps is not None, shuffle=job.config.shuffle,
+                truncated=ended_early(job.config.max_steps, rows), shuffle=job.config.shuffle,
                 layout=path.fact("LAYOUT") if path else None, pad_allowed=None,
                 len_reported=[row.len_reported for row in rows], expected_words=expected_words(job.spec),
-            ))  # fmt: skip
+            )  # fmt: skip
+            audits.append(found if job.knows_indices else _without_indices(found))
     return tuple(audits)
+
+
+def ended_early(max_steps: int | None, rows: Sequence[RankRecord]) -> bool:
+    """Whether ``--max-steps`` cut the epoch: a limit that nobody reached cut nothing."""
+    if max_steps is None or all(row.steps < max_steps for row in rows):
+        return False
+    return any(row.len_reported is None or row.len_reported > max_steps for row in rows)
+
+
+def _without_indices(found: Audit) -> Audit:
+    """What can be said without knowing which sample was which: lengths and steps."""
+    sure = tuple(finding for finding in found.findings if finding.name in ("length", "unequal-steps"))
+    return Audit(found.delivered, None, None, None, None, sure)
 
 
 def ledger_file(run_dir: Path, epoch: int, rank: int) -> Path:
@@ -73,7 +89,8 @@ def outcome_of(
     for node in nodes:
         record, why = node_record(job, node, reports)
         records.append(record)
-        reasons |= why
+        where = "" if len(nodes) == 1 else f" ({node.node})"
+        reasons |= {name + where: text for name, text in why.items()}
     measured = _measured(job, tuple(records), reports, audits, world_size)
     if any(audit.findings for audit in audits):
         measured = dataclasses.replace(measured, status="audit")
@@ -81,12 +98,15 @@ def outcome_of(
         measured = dataclasses.replace(measured, status="failed")
         reasons = {"run": failure}
     reasons |= {"census_copies": NO_CENSUS, "census_cpu_s": NO_CENSUS}
+    if measured.distinct is None and measured.delivered is not None:
+        unknown = "which sample is which is not known where several processes read parts of a stream"
+        reasons |= dict.fromkeys(("distinct", "samples_per_s"), unknown)
     if measured.stall_ratio is None and "run" not in reasons:
         reasons["stall_ratio"] = "nothing computes (--compute none)"
     text = "; ".join(f"{name}: {why}" for name, why in reasons.items())
     measured = dataclasses.replace(measured, reason=text)
     run = RunRecord(SCHEMA_VERSION, job.run_id, started_at, job.config, measured, environment)
-    return Outcome(run, tuple(records), reports, audits)
+    return Outcome(run, tuple(records), reports, audits, job.facts.iterable)
 
 
 def _measured(
@@ -101,7 +121,8 @@ def _measured(
     last = audits[-1] if audits else None
     epochs = {report.row.epoch for report in reports} if audits else set()
     slowest = sum(max(r.wall_s for r in reports if r.row.epoch == epoch) for epoch in epochs)
-    distinct = sum(audit.distinct or 0 for audit in audits)
+    known_distinct = [audit.distinct for audit in audits if audit.distinct is not None]
+    distinct = sum(known_distinct) if len(known_distinct) == len(audits) else 0
     delivered = sum(audit.delivered for audit in audits)
     rows = [report.row for report in reports]
     computed = sum(row.compute_s or 0.0 for row in rows)
@@ -122,10 +143,10 @@ def _measured(
         retained_bytes=fullest.retained_bytes,
         inflight_bytes=fullest.inflight_bytes,
         pss_peak_bytes=fullest.pss_peak_bytes,
-        samples_per_s=distinct / slowest if slowest else None,
+        samples_per_s=distinct / slowest if slowest and distinct else None,
         bytes_per_s=(
             sum(report.batch_bytes for report in reports) * distinct / delivered / slowest
-            if slowest and delivered
+            if slowest and delivered and distinct
             else None
         ),
         stall_ratio=waited / (waited + computed) if computed else None,

@@ -12,7 +12,8 @@ from shardlab.ring.memory import Ring, Word
 from shardlab.shm import Handle, withdraw
 
 WATCH_S = 1.0  # how often ranks are looked at; the end of a reader is seen at once
-GRACE_S = 5.0
+GRACE_S = 3.0  # for what a reader is filling while another rank may wait for it
+DEATH_S = 1.0  # from being asked to end to being killed
 
 
 class Crew:
@@ -51,7 +52,7 @@ class Crew:
         self._ending = True
         for process in self.processes:
             process.terminate()
-        deadline = time.monotonic() + GRACE_S / 2
+        deadline = time.monotonic() + DEATH_S
         for process in self.processes:
             process.join(max(0.0, deadline - time.monotonic()))
             if process.is_alive():

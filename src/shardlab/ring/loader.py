@@ -198,4 +198,5 @@ def _leave(
     words[Member.STATE] = State.LEFT
     if crew is not None:
         # Others may still wait for their parts of a last batch that this rank has had.
-        crew.end(GRACE_S if early else None)
+        grace = GRACE_S if ring.shape.ranks > 1 else 0.0
+        crew.end(grace if early else None)

@@ -12,6 +12,7 @@ import sys
 import threading
 
 PATIENCE_S = 5.0
+SERVING_S = 1.0  # for one who connects to say what it wants: others wait meanwhile
 _CREDENTIALS = struct.Struct("iII")  # pid, uid, gid of the process at the other end
 _offered: dict[str, int] = {}  # descriptors by nonce
 _listening: socket.socket | None = None
@@ -58,7 +59,7 @@ def _serve(listening: socket.socket) -> None:
         connection, _ = listening.accept()
         with connection:
             try:
-                connection.settimeout(PATIENCE_S)
+                connection.settimeout(SERVING_S)
                 fd = _offered.get(connection.recv(64).hex()) if _is_same_user(connection) else None
                 if fd is not None:
                     socket.send_fds(connection, [b"!"], [fd])
