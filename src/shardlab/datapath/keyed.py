@@ -11,7 +11,7 @@ The order is a keyed permutation, computed where it is needed: memory O(1) at an
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import count
+from itertools import chain, count
 from typing import Any
 
 import numpy as np
@@ -69,6 +69,7 @@ class KeyedLoader:
         for step in range(order.partition.steps(self.world.rank)):
             self._step = step + 1
             yield self._batch(order.indices(self.world.rank, step))
+        yield from self._end(order)
 
     def _batch(self, indices: np.ndarray[Any, np.dtype[np.int64]]) -> tuple[Any, Any]:
         rows = self._reader.rows
@@ -84,7 +85,13 @@ class KeyedLoader:
         loader: DataLoader[Any] = DataLoader(
             self.store.indexed, batch_sampler=_Once(batches), **dataloader_options(self.store, self.plan)
         )
-        return map(self._counted, count(1), loader)  # no generator: it would keep the last batch alive
+        # No generator: it would keep the last batch alive.
+        return chain(map(self._counted, count(1), loader), self._end(order))
+
+    def _end(self, order: Order) -> Iterator[tuple[Any, Any]]:
+        """Yields nothing. A rank with fewer steps is through with the epoch when it asked for one more."""
+        self._step = order.partition.steps(0)
+        yield from ()
 
     def _counted(self, step: int, pair: tuple[Any, Any]) -> tuple[Any, Any]:
         self._step = step

@@ -121,7 +121,10 @@ class RingPath:
         """The epoch, and how many samples of it all ranks together are through with."""
         if self.stream:
             raise UsageError("the place in a stream cannot be saved", "an iterable dataset")
-        consumed = self.order.partition.consumed(self.ring.step if self._begun else 0)
+        step = self.ring.step if self._begun else 0
+        if self._begun and self.ring.is_through and self.ring.mine == len(self):
+            step = self.order.partition.steps(0)  # a rank with fewer steps asked for one more
+        consumed = self.order.partition.consumed(step)
         return {"epoch": self._epoch, "consumed": consumed, "seed": self.plan.seed}
 
     def load_state_dict(self, state: dict[str, int]) -> None:

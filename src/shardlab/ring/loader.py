@@ -34,6 +34,7 @@ class RingLoader:
         self._turns = [0] * ring.shape.slots  # the last turn taken from each slot
         self._held: dict[int, Held] = {}
         self._base = self._epochs = 0
+        self.is_through = False  # the epoch has no more for this rank, and it was told so
         self._words = ring.members[rank]
         enter(ring, rank)
         self._pid = os.getpid()
@@ -51,6 +52,7 @@ class RingLoader:
         self._meet(self._start_readers)
         self._base = int(self.ring.control[Word.BASE])
         self.step = 0
+        self.is_through = False
         self._words[Member.STATE] = State.READING
         self._epochs += 1
         return Epoch(self, self._epochs)
@@ -92,6 +94,7 @@ class RingLoader:
         self._leave()
 
     def _end(self) -> Any:
+        self.is_through = True
         if self._words[Member.STATE] == State.READING:
             self._words[Member.STATE] = State.BETWEEN
         raise StopIteration
