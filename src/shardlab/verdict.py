@@ -103,8 +103,8 @@ def _cures(outcome: Outcome, node: NodeRecord) -> Iterator[str]:
 def _delivery(outcome: Outcome) -> Iterator[str]:
     figures, config = outcome.run.measured, outcome.run.config
     for finding in outcome.findings:
-        cure = f" Cure: {finding.cure}." if finding.cure else ""
-        yield f"Wrong ({finding.name}): {finding.sentence}.{cure}"
+        cure = f" Cure: {finding.cure.rstrip('.')}." if finding.cure else ""
+        yield f"Wrong ({finding.name}): {finding.sentence.rstrip('.')}.{cure}"
     if outcome.findings or figures.delivered is None:
         return
     if figures.distinct is None:

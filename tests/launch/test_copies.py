@@ -103,7 +103,7 @@ def test_a_dataset_within_the_noise_has_no_copies_and_the_figures_say_why(tmp_pa
     [
         (None, reading(1), {"end": END}, "the ranks were never held to read their memory"),
         (None, reading(1), {}, "the monitor was ended before it read the memory of the ranks"),
-        (reading(None, reasons={"anon": "no split", "file": "no map"}), reading(1), {}, "no split; no map"),
+        (reading(None, reasons={"anon": "no split", "file": "no map"}), reading(1), {}, "no split, no map"),
         (reading(1), None, {"why": "the control run failed: killed"}, "the control run failed: killed"),
         (reading(1), None, {}, "the control run gave no reading"),
         (reading(1), reading(None), {}, "the control run gave no reading"),

@@ -96,7 +96,7 @@ def test_accelerate_launch_that_starts_one_of_two_processes_is_refused_with_the_
     command = (*ACCELERATE, "--cpu", *PROFILE)
     ended = scene.run("--dataset", "synthetic:n=50:8", command=command)
     (said,) = sentences(ended)
-    assert "asked for 2 processes" in said
+    assert "must start the 2 processes that it was asked for" in said
     assert "Cure: ACCELERATE_USE_CPU=1 accelerate launch --multi_gpu --num_processes 2" in said
     assert "non-zero exit status 2" in ended.err  # of our command, as its launcher saw it
     assert not scene.results.exists()
