@@ -39,11 +39,17 @@ def notes(**flags: Any) -> tuple[str, ...]:
     [
         ("distributed", "private"), ("accelerate", "private"), ("accelerate-shard", "private"),
         ("accelerate-split", "private"), ("sharded", "mmap"), ("my.module:path", "private"),
-        ("my_file.py:path", "private"),
     ],
 )  # fmt: skip
 def test_each_path_has_a_store_of_its_own(sampler: str, store: str) -> None:
     assert resolved(sampler=sampler).store == store
+
+
+def test_a_path_in_a_file_has_a_store_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "my_file.py").touch()
+    assert resolved(sampler=f"{tmp_path}/my_file.py:path").store == "private"
+    with pytest.raises(UsageError, match="must name a file that exists"):
+        resolved(sampler=f"{tmp_path}/other.py:path")
 
 
 def test_nothing_of_a_config_stays_open() -> None:

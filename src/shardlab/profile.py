@@ -31,6 +31,8 @@ def main(argv: list[str] | None = None) -> int:
         config, output = parse(__doc__ or "", _control_argv() or argv, PROG)
         return _profile(config, output, argv)
     except ShardlabError as error:
+        if isinstance(error, Interrupted):
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # an impatient second one must not change the exit code
         print(f"shardlab: {error}", file=sys.stderr)
         return error.code if isinstance(error, Interrupted) else int(error.exit_code)
     except BrokenPipeError:
@@ -38,6 +40,7 @@ def main(argv: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         print("shardlab: interrupted", file=sys.stderr)
         return int(ExitCode.INTERRUPTED)
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -119,6 +120,7 @@ def test_the_death_of_a_rank_ends_the_others_with_its_name() -> None:
 
 
 def lead_apart(pipe: Connection, method: str) -> None:
+    forkserver._forkserver.__init__()  # a server that the test process has is no child of this one
     handle, shape, leader = lead(Numbers(), 2, 2, 4, method)
     assert leader.crew is not None
     pipe.send((handle, shape, [process.pid for process in leader.crew.processes]))

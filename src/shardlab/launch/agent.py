@@ -117,8 +117,9 @@ class _Rope:
             os.close(fd)
         if self._handlers:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        over = isinstance(self.reason, Interrupted)  # an impatient second Ctrl-C changes nothing any more
         for number, handler in self._handlers.items():
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_IGN if over else handler)
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         self.cut(Interrupted(number))
