@@ -19,7 +19,7 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -27,6 +27,8 @@ from numpy.typing import ArrayLike, NDArray
 from shardlab.errors import RunFailed, UsageError
 
 _ITEM_BYTES = 8
+_INT64 = np.dtype(np.int64)
+_POPULATED_BYTES = 64 << 20
 _FIRST_STEPS = 4096
 
 
@@ -82,20 +84,17 @@ class Ledger:
 
         Raises UsageError where indices are not whole numbers, or words are missing, unasked or not as many.
         """
-        batch = np.asarray(indices)
-        if batch.ndim != 1 or (batch.dtype.kind not in "iu" and batch.size):
-            raise UsageError(
-                "a data path must give one whole number for each sample of a batch",
-                f"{batch.dtype} of shape {batch.shape}",
-            )
+        batch: NDArray[Any] = indices if _is_plain(indices) else _whole_numbers(indices)
         start = self._delivered
-        end = start + batch.size
-        self._indices.reserve(end)
+        end = start + batch.shape[0]
+        if end > self._indices.size:
+            self._indices.reserve(end)
         self._indices.array[start:end] = batch
         if self._words is not None or word is not None:
             self._write_words(start, end, word)
-        self._ends.reserve(self._steps + 1)
-        self._ends.array[self._steps] = end + 1
+        if self._steps == self._ends.size:
+            self._ends.reserve(self._steps + 1)
+        self._ends.cells[self._steps] = end + 1
         self._steps += 1
         self._delivered = end
 
@@ -116,9 +115,11 @@ class Ledger:
 
 
 class _Column:
-    """One growing array of 8-byte numbers in a mapped file."""
+    """One growing array of 8-byte numbers in a mapped file; ``cells`` is the same memory for single numbers."""
 
     array: NDArray[Any]
+    cells: memoryview
+    size: int
 
     def __init__(self, path: Path, dtype: np.dtype[Any], capacity: int) -> None:
         self._path = path
@@ -133,20 +134,40 @@ class _Column:
 
     def reserve(self, length: int) -> None:
         """Make room for ``length`` numbers, by doubling."""
-        if length > self.array.size:
-            self._map(max(length, 2 * self.array.size))
+        if length > self.size:
+            self._map(max(length, 2 * self.size))
 
     def close(self, length: int) -> None:
         """Unmap and cut the file to ``length`` numbers."""
         if not self._file.closed:
-            self.array = np.empty(0, self._dtype)
+            self.array, self.cells = np.empty(0, self._dtype), memoryview(b"")
             self._file.truncate(length * _ITEM_BYTES)
             self._file.close()
 
     def _map(self, capacity: int) -> None:
         _allocate(self._path, self._file.fileno(), capacity * _ITEM_BYTES)
-        mapped = mmap.mmap(self._file.fileno(), capacity * _ITEM_BYTES)
+        nbytes = capacity * _ITEM_BYTES
+        # A first write to a page of a file costs microseconds: small maps take that before the epoch starts.
+        ready = getattr(mmap, "MAP_POPULATE", 0) if nbytes <= _POPULATED_BYTES else 0
+        mapped = mmap.mmap(self._file.fileno(), nbytes, flags=mmap.MAP_SHARED | ready)
         self.array = np.frombuffer(mapped, self._dtype)  # owns the map: the one before goes with its array
+        self.cells = memoryview(mapped).cast("Q" if self._dtype.kind == "u" else "q")
+        self.size = capacity
+
+
+def _is_plain(indices: object) -> TypeGuard[NDArray[np.int64]]:
+    """The usual case, told apart at the cost of a few comparisons."""
+    return type(indices) is np.ndarray and indices.dtype is _INT64 and indices.ndim == 1
+
+
+def _whole_numbers(indices: ArrayLike) -> NDArray[Any]:
+    batch = np.asarray(indices)
+    if batch.ndim != 1 or (batch.dtype.kind not in "iu" and batch.size):
+        raise UsageError(
+            "a data path must give one whole number for each sample of a batch",
+            f"{batch.dtype} of shape {batch.shape}",
+        )
+    return batch
 
 
 def ends_path(path: Path) -> Path:
