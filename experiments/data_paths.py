@@ -9,7 +9,7 @@ How to read the answer: each row is a pair of configurations run in turn, A B A 
 interval of it. Every rank reads every byte of every batch. ``copies`` and ``reads`` of both are from the same
 runs: reads by rank, so `N 0 0 0` is one reader.
 
-    python experiments/data_paths.py [--full]
+    python experiments/data_paths.py [--full] [--only NAME]
 """
 
 from __future__ import annotations
@@ -119,12 +119,13 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--full", action="store_true", help="25 pairs instead of 15")
+    parser.add_argument("--pairs", type=int, help="this many pairs")
     parser.add_argument("--only", default="", help="run the comparisons whose name contains this")
     options = parser.parse_args()
     rows = []
     for comparison in COMPARISONS:
         if options.only in comparison.name:
-            rows.append(measure(comparison, pairs=25 if options.full else int(os.environ.get("PAIRS", 15))))
+            rows.append(measure(comparison, pairs=options.pairs or (25 if options.full else 15)))
             row = rows[-1]
             print(
                 f"{row.name:58} {row.ratio:6.2f} [{row.low:.2f}, {row.high:.2f}] target {row.target}",

@@ -22,6 +22,7 @@ COMMANDS = [
     for kind, block in BLOCKS[2:]
     if kind == "sh"
     for line in block.splitlines()
+    if "experiments/" not in line  # minutes each
 ]
 
 
@@ -90,6 +91,12 @@ def test_the_table_of_paths_and_stores_is_the_codes():
     for name, fitting in true.items():
         assert {s for s, cell in said[name].items() if cell} == set(fitting), name
         assert said[name][fitting[0]] == "default", name
+
+
+def test_every_experiment_named_is_there():
+    named = re.findall(r"experiments/(\w+\.py)", README)
+    assert named
+    assert all((ROOT / "experiments" / name).is_file() for name in named)
 
 
 @pytest.mark.parametrize("room", ["datapath", "store"])
