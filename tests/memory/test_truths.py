@@ -205,7 +205,7 @@ def test_reading_a_list_of_strings_in_forked_workers_copies_most_of_it(run, pers
     flags = ("--nproc", 1, "--workers", 4, "--batch-size", 256, "--worker-start-method", "fork")
     ended = run("--dataset", f"{TRUTHS}:strings", *flags, persistent)
     assert 1 + 4 * 0.85 <= ended.row["copies"] <= 1 + 4 * 1.05
-    assert "the workers of each rank hold theirs, by reference counts after fork" in ended.said
+    assert "the workers of each rank hold theirs, most likely by reference counts after fork" in ended.said
 
 
 @slow
