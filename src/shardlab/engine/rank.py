@@ -34,7 +34,7 @@ from shardlab.process import die_with_parent, keep_sockets_in
 from shardlab.store import Store
 from shardlab.world import World
 
-HOLD_TIMEOUT_S = 60.0
+HOLD_TIMEOUT_S = 60.0  # how long the monitor waits for the last rank to be held
 
 
 def main(run_dir: str, inherited: Any = None) -> None:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shardlab.config import Tail as Tail
 from shardlab.index.deliveries import Deliveries
 from shardlab.index.order import Layout
 
-Tail = Literal["pad", "drop", "keep"]
 Words = Callable[[NDArray[np.int64]], NDArray[np.uint64]]
 
 CURES = {
