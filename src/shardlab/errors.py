@@ -29,11 +29,11 @@ class RunFailed(ShardlabError):
 
 
 class Interrupted(ShardlabError):
-    """A signal asked for the end; ``code`` is the exit code that tells so."""
+    """A signal asked for the end; ``code`` is the exit code that tells so, ``then`` what became of the work."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, then: str = "") -> None:
         name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
-        super().__init__(f"interrupted by {name}: all ranks were ended, rows written so far are kept")
+        super().__init__(f"interrupted by {name}" + (f": {then}" if then else ""))
         self.code = int(ExitCode.INTERRUPTED) if number == signal.SIGINT else 128 + number
 
 

@@ -7,16 +7,14 @@ job that torchrun or accelerate launch started, and prints a table, a verdict an
 from __future__ import annotations
 
 import os
-import signal
 import sys
-import threading
 from dataclasses import asdict
-from types import FrameType
 
 from shardlab.config import OutputConfig, RunConfig, parse
-from shardlab.errors import ExitCode, Interrupted, ShardlabError
+from shardlab.ends import exit_code_of
+from shardlab.errors import ExitCode
 from shardlab.plan import Resolved, resolve
-from shardlab.process import die_with, heeded_signals
+from shardlab.process import die_with
 from shardlab.world import is_joining
 
 PROG = "python -m shardlab.profile"
@@ -26,23 +24,12 @@ def main(argv: list[str] | None = None) -> int:
     """The command. Returns its exit code."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does; it has to be set before torch loads
     argv = sys.argv[1:] if argv is None else argv
-    try:
-        _interrupt_on_signals()
-        config, output = parse(__doc__ or "", _control_argv() or argv, PROG)
-        return _profile(config, output, argv)
-    except ShardlabError as error:
-        if isinstance(error, Interrupted):
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # an impatient second one must not change the exit code
-        print(f"shardlab: {error}", file=sys.stderr)
-        return error.code if isinstance(error, Interrupted) else int(error.exit_code)
-    except BrokenPipeError:
-        # Whoever read the output went away. Python would complain once more while it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 128 + signal.SIGPIPE
-    except KeyboardInterrupt:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        print("shardlab: interrupted", file=sys.stderr)
-        return int(ExitCode.INTERRUPTED)
+    return exit_code_of(lambda: _main(argv))
+
+
+def _main(argv: list[str]) -> int:
+    config, output = parse(__doc__ or "", _control_argv() or argv, PROG)
+    return _profile(config, output, argv)
 
 
 def _control_argv() -> list[str] | None:
@@ -55,17 +42,6 @@ def _control_argv() -> list[str] | None:
     assert request is not None
     die_with(request.parent)
     return request.argv
-
-
-def _interrupt_on_signals() -> None:
-    """SIGTERM and SIGHUP end a run as Ctrl-C does: with a message, and nothing left behind."""
-
-    def interrupt(number: int, _frame: FrameType | None) -> None:
-        raise Interrupted(number)
-
-    if threading.current_thread() is threading.main_thread():
-        for number in set(heeded_signals()) - {signal.SIGINT}:
-            signal.signal(number, interrupt)
 
 
 def _profile(config: RunConfig, output: OutputConfig, argv: list[str]) -> int:

@@ -17,7 +17,8 @@ from tyro.conf import Positional, arg
 from shardlab import plugins
 from shardlab.dataset import DatasetSpec, open_dataset, supports_mapping
 from shardlab.dataset._units import parse_bytes
-from shardlab.errors import ExitCode, ShardlabError, UsageError
+from shardlab.ends import exit_code_of
+from shardlab.errors import ExitCode, UsageError
 
 DEFAULT_SHARD_BYTES = "64MiB"
 
@@ -54,14 +55,11 @@ class ShardConfig:
 
 def main(argv: list[str] | None = None) -> int:
     """The command; returns its exit code."""
-    try:
-        config = tyro.cli(ShardConfig, description=__doc__, args=argv, prog="python -m shardlab.shard")
-        print(run(config))
-    except ShardlabError as error:
-        print(error, file=sys.stderr)
-        return int(error.exit_code)
-    except KeyboardInterrupt:
-        return int(ExitCode.INTERRUPTED)
+    return exit_code_of(lambda: _main(argv))
+
+
+def _main(argv: list[str] | None) -> int:
+    print(run(tyro.cli(ShardConfig, description=__doc__, args=argv, prog="python -m shardlab.shard")))
     return int(ExitCode.OK)
 
 

@@ -122,7 +122,7 @@ class _Rope:
             signal.signal(number, signal.SIG_IGN if over else handler)
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
-        self.cut(Interrupted(number))
+        self.cut(Interrupted(number, "all ranks were ended, rows written so far are kept"))
 
     def _run(self) -> None:
         deadline = time.monotonic() + self.job.timeout_s
