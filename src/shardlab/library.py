@@ -101,28 +101,45 @@ def loader(
 
 
 class Batches:
-    """A data path without the indices: what a training loop iterates."""
+    """A data path without the indices: what a training loop iterates.
+
+    A checkpoint has ``state_dict()``, equal on all ranks after the same step. To go on from it, on any number of
+    ranks and with any batch size::
+
+        loader.load_state_dict(state)
+        for epoch in range(state["epoch"], epochs):
+            loader.set_epoch(epoch)
+            for batch in loader: ...
+    """
 
     def __init__(self, path: Any) -> None:
         self.path = path
 
     def __len__(self) -> int:
+        """Steps of the epoch under way, or of what comes next: fewer in an epoch that is resumed."""
         return len(self.path)
 
     def __iter__(self) -> Iterator[Any]:
         return map(_first, iter(self.path))
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch whose order comes next."""
+        """Choose the epoch that comes next: what is left of it, if a state of it was loaded and no batch taken since.
+
+        Any other epoch begins at its front, and so does the same one again. Of an epoch that was over when the
+        state was saved nothing is left.
+        """
         self.path.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, int]:
-        """A few integers: where all ranks together are."""
+        """A few integers: where all ranks together are, whatever was fetched ahead."""
         state: dict[str, int] = self.path.state_dict()
         return state
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Go on there, on any number of ranks: every remaining sample once."""
+        """Go on there at the next iteration, at once: every remaining sample once, in the order it had.
+
+        Raises UsageError where the dataset's length, seed, shuffle or tail are not those that were saved.
+        """
         self.path.load_state_dict(state)
 
     def close(self) -> None:

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import TracebackType
 
 _PR_SET_PDEATHSIG = 1
 
@@ -26,11 +27,12 @@ def die_with_parent() -> None:
 
 
 def die_with_starter() -> None:
-    """End this process when the one that multiprocessing started it for does.
+    """End this process, without a word, when the one that multiprocessing started it for does.
 
     Under a fork server that is not the parent, and server and worker would keep each other alive for ever.
     """
     die_with_parent()
+    ignore_lost_connections()
     starter = multiprocessing.parent_process()
     if starter is None:
         return
@@ -40,6 +42,18 @@ def die_with_starter() -> None:
         os._exit(1)
 
     threading.Thread(target=wait, name="starter", daemon=True).start()
+
+
+def ignore_lost_connections() -> None:
+    """Keep multiprocessing's threads silent where a process at the other end is gone in the middle of a batch."""
+    tell = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        helper = threading.current_thread() is not threading.main_thread()
+        if not (helper and issubclass(kind, (EOFError, ConnectionError))):
+            tell(kind, error, trace)
+
+    sys.excepthook = hook
 
 
 def keep_sockets_in(folder: str) -> None:

@@ -58,6 +58,8 @@ class Semaphores:
         """Sleep until a post; False when none came within ``timeout_s``. A signal's handler runs meanwhile."""
         if self._libc.sem_trywait(self._at(number)) == 0:
             return True
+        if timeout_s <= 0:
+            return False
         end = time.clock_gettime(self._clock) + timeout_s
         deadline = _Timespec(int(end), int(end % 1 * 1e9))
         while self._timed_wait(self._at(number), ctypes.byref(deadline)) != 0:

@@ -6,108 +6,57 @@ of the dataset, and the bytes that a fresh process grew by at most while it made
 
 from __future__ import annotations
 
-import multiprocessing
-from collections import deque
-from collections.abc import Callable
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from torch.utils.data import DistributedSampler
 
 from shardlab.index.permutation import BLOCK, Permutation, key_of
-from shardlab.sampler import KeyedBatchSampler, KeyedSampler
+from shardlab.sampler import KeyedSampler
+
+sys.path.append(str(Path(__file__).parents[2] / "experiments"))
+
+from streams import (
+    Draw,
+    Stream,
+    distributed_ints,
+    grown_bytes,
+    in_fresh_process,
+    keyed_batches,
+    keyed_chunks,
+    keyed_ints,
+    randperm_ints,
+    run_from,
+)
 
 SIZES = [10**6, 10**7]
 SMOKE = 10_000
-WORLD = {"num_replicas": 4, "rank": 1}
+WHOLE = [keyed_chunks, keyed_ints, keyed_batches, randperm_ints]
+PART = [keyed_ints, distributed_ints]
 
 
-def consume(items: Any) -> None:
-    deque(items, maxlen=0)
-
-
-def keyed_chunks(n: int) -> None:
-    order = Permutation(n, key_of(0, 0))
-    for start in range(0, n, BLOCK):
-        order.chunk(start, min(n, start + BLOCK))
-
-
-def keyed_ints(n: int) -> None:
-    consume(KeyedSampler(n, num_replicas=1, rank=0, batch_size=64))
-
-
-def keyed_batches(n: int) -> None:
-    consume(KeyedBatchSampler(n, num_replicas=1, rank=0, batch_size=64))
-
-
-def randperm_list(n: int) -> None:
-    consume(torch.randperm(n, generator=torch.Generator().manual_seed(0)).tolist())
-
-
-def one_of_four_keyed(n: int) -> None:
-    consume(KeyedSampler(n, **WORLD, batch_size=64))
-
-
-def one_of_four_distributed(n: int) -> None:
-    consume(DistributedSampler(range(n), **WORLD))  # type: ignore[arg-type]
-
-
-WHOLE = [keyed_chunks, keyed_ints, keyed_batches, randperm_list]
-PART = [one_of_four_keyed, one_of_four_distributed]
-
-
-def memory(name: str) -> int:
-    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(name))
-    return int(line.split()[1]) * 1024
-
-
-def grow(out: Any, make: Callable[[int], None], n: int) -> None:
-    make(1000)  # what is imported late
-    Path("/proc/self/clear_refs").write_text("5")  # the peak begins here
-    before = memory("VmRSS")
-    make(n)
-    out.send(memory("VmHWM") - before)
-
-
-def peak_bytes(make: Callable[[int], None], n: int) -> int | None:
-    """Most bytes by which a fresh process grows; None where the kernel does not tell."""
-    if not Path("/proc/self/clear_refs").exists():
-        return None
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=grow, args=(theirs, make, n))
-    process.start()
-    theirs.close()
-    try:
-        return int(ours.recv())
-    except EOFError:
-        return None
-    finally:
-        process.join()
-
-
-def run(benchmark: Any, make: Callable[[int], None], n: int, group: str) -> None:
+def measure(benchmark: Any, draw: Draw, group: str) -> None:
+    """A smoke pass over a small stream, or the benchmark with the memory of a fresh process beside it."""
     if benchmark.disabled:
-        benchmark(make, SMOKE)
+        benchmark(run_from, Draw(draw.stream, SMOKE, draw.world_size))
         return
-    benchmark.group = f"{group}, n = {n}"
-    benchmark.extra_info["peak_bytes"] = peak_bytes(make, n)
-    benchmark.pedantic(make, (n,), rounds=7, warmup_rounds=1)
-    benchmark.extra_info["ns_per_index"] = round(benchmark.stats.stats.median / n * 1e9, 2)
+    benchmark.group = f"{group}, n = {draw.n}"
+    benchmark.extra_info["peak_bytes"] = in_fresh_process(grown_bytes, draw)
+    benchmark.pedantic(run_from, (draw,), rounds=7, warmup_rounds=1)
+    benchmark.extra_info["ns_per_index"] = round(benchmark.stats.stats.median / draw.n * 1e9, 2)
 
 
 @pytest.mark.parametrize("n", SIZES)
-@pytest.mark.parametrize("make", WHOLE)
-def test_a_whole_epoch(benchmark: Any, make: Callable[[int], None], n: int) -> None:
-    run(benchmark, make, n, "whole epoch")
+@pytest.mark.parametrize("stream", WHOLE)
+def test_a_whole_epoch(benchmark: Any, stream: Stream, n: int) -> None:
+    measure(benchmark, Draw(stream, n, world_size=1), "whole epoch")
 
 
 @pytest.mark.parametrize("n", SIZES)
-@pytest.mark.parametrize("make", PART)
-def test_the_part_of_one_rank_of_four(benchmark: Any, make: Callable[[int], None], n: int) -> None:
-    run(benchmark, make, n, "one rank of four")
+@pytest.mark.parametrize("stream", PART)
+def test_the_part_of_one_rank_of_four(benchmark: Any, stream: Stream, n: int) -> None:
+    measure(benchmark, Draw(stream, n, world_size=4), "one rank of four")
 
 
 @pytest.mark.parametrize("n", [10**6, 10**9, 10**12])

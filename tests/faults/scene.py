@@ -165,9 +165,8 @@ class Scene:
             CALLS: str(self.calls),
             "TMPDIR": str(self.tmp),
         }
+        # The default of --results is the folder of that name in the current one.
         whole = (*self.mounts.prefix, "env", "-C", str(self.folder), *command, *flags)
-        if "--results" not in flags and "-c" not in command:
-            whole += ("--results", str(self.results))
         run = Run(self, whole, environment | (env or {}))
         self.runs.append(run)
         return run

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from faults.scene import GONE_WITHIN_S, PROFILE, TROUBLED, Scene, wait_for
+from faults.scene import GONE_WITHIN_S, PROFILE, SHM, TROUBLED, Scene, wait_for
 from shardlab import shard
 
 RANKS = ("--nproc", "2", "--start-method", "fork", "--quiet")
@@ -77,14 +77,16 @@ def test_nothing_outlives_a_killed_launcher(start: str, workers: str, scene: Sce
     scene.run(*EMPTY, *RANKS)  # sweeps what a killed run could not remove
 
 
-def test_the_next_run_sweeps_what_is_left_when_all_are_killed_at_once(scene: Scene) -> None:
-    run = scene.start(*CALM, *RANKS)
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_the_next_run_sweeps_what_is_left_when_all_are_killed_at_once(start: str, scene: Scene) -> None:
+    run = scene.start(*CALM, "--nproc", "2", "--start-method", start, "--quiet")
     both_ranks_read(scene)
     for pid in scene.processes():
         os.kill(pid, signal.SIGKILL)
     run.wait()
     scene.wait_until_nobody_lives()
     assert list(scene.tmp.glob("shardlab-run-*"))
+    assert bool(scene.left_behind().get(SHM)) == (start == "spawn")  # semaphores with names
     scene.run(*EMPTY, *RANKS)
     assert not list(scene.tmp.iterdir())
 
@@ -243,15 +245,18 @@ def test_a_syntax_error_is_told_with_file_and_line(scene: Scene) -> None:
 # Very small datasets
 
 
-def test_a_dataset_without_samples_is_wrong_usage(scene: Scene) -> None:
-    ended = scene.run(*EMPTY, *RANKS)
+@pytest.mark.parametrize("sampler", ["distributed", "keyed", "ring"])
+def test_a_dataset_without_samples_is_wrong_usage(sampler: str, scene: Scene) -> None:
+    dataset = ("--dataset", f"{TROUBLED}:only_0") if sampler == "ring" else EMPTY
+    ended = scene.run(*dataset, *RANKS, "--sampler", sampler)
     assert ended.code == 2
     assert "at least one sample" in ended.message
 
 
 # delivered and reads by rank, of 4 ranks with batches of 2, as torch 2.14 and accelerate 1.14 do it:
-# distributed and sharded give each rank one sample, Accelerate's shards full batches; its dispatcher reads each
-# sample once, repeats its first round only once, and sends some ranks an empty batch where that is not enough.
+# distributed and sharded give each rank one sample, Accelerate's shards, keyed and ring full batches; one reader
+# reads those of a ring. Accelerate's dispatcher reads each sample once, repeats its first round only once, and
+# sends some ranks an empty batch where that is not enough.
 FEW = [
     ("distributed", 1, [1, 1, 1, 1], [1, 1, 1, 1]),
     ("distributed", 3, [1, 1, 1, 1], [1, 1, 1, 1]),
@@ -263,8 +268,12 @@ FEW = [
     ("accelerate-split", 3, [2, 2, 2, 2], [2, 2, 2, 2]),
     ("sharded", 1, [1, 1, 1, 1], [1, 1, 1, 1]),
     ("sharded", 3, [1, 1, 1, 1], [1, 1, 1, 1]),
+    ("keyed", 1, [2, 2, 2, 2], [2, 2, 2, 2]),
+    ("keyed", 3, [2, 2, 2, 2], [2, 2, 2, 2]),
+    ("ring", 1, [2, 2, 2, 2], [8, 0, 0, 0]),
+    ("ring", 3, [2, 2, 2, 2], [8, 0, 0, 0]),
 ]
-PLAIN_FEW = (("accelerate", 1),)
+PLAIN_FEW = (("accelerate", 1), ("ring", 3))
 
 
 @pytest.mark.parametrize(
@@ -286,6 +295,18 @@ def test_fewer_samples_than_ranks_are_repeated_by_the_pad_tail_and_all_arrive(
     assert [rank["reads"] for rank in row["ranks"]] == reads
     assert (row["distinct"], row["missing"]) == (samples, 0)
     assert row["duplicates"] == sum(delivered) - samples
+
+
+@pytest.mark.parametrize("sampler", [pytest.param("keyed", marks=pytest.mark.slow), "ring"])
+@pytest.mark.parametrize("samples", [1, pytest.param(3, marks=pytest.mark.slow)])
+def test_a_few_samples_of_python_objects_all_arrive(sampler: str, samples: int, scene: Scene) -> None:
+    ranks = ("--nproc", "4", "--start-method", "fork", "--quiet", "--batch-size", "2", "--json")
+    dataset = f"{TROUBLED}:only_{samples}"
+    ended = scene.run("--dataset", dataset, "--sampler", sampler, "--tail", "keep", *ranks)
+    assert ended.code == 0, ended.err
+    row = json.loads(ended.out)
+    assert [rank["delivered"] for rank in row["ranks"]] == ([1, 0, 0, 0] if samples == 1 else [2, 1, 0, 0])
+    assert (row["distinct"], row["missing"], row["duplicates"]) == (samples, 0, 0)
 
 
 # The results cannot be written, or nobody reads them

@@ -67,6 +67,21 @@ def failing_on_1() -> Troubled:
     return Troubled(_raise_on_1)
 
 
+def only_0() -> Troubled:
+    """Nothing to read."""
+    return Troubled(sample, samples=0)
+
+
+def only_1() -> Troubled:
+    """One sample."""
+    return Troubled(sample, samples=1)
+
+
+def only_3() -> Troubled:
+    """Fewer samples than ranks."""
+    return Troubled(sample, samples=3)
+
+
 def naming() -> Troubled:
     """A field is a string."""
     return Troubled(_named, samples=64)
@@ -80,6 +95,13 @@ def growing() -> Troubled:
 def failing_factory() -> Any:
     """A factory that raises."""
     raise OSError("the drive is not there")  # factory's line
+
+
+def failing_in_rank_0() -> Any:
+    """A factory that raises where rank 0 calls it, not where it is sized."""
+    if os.environ.get("RANK") == "0":
+        raise OSError("the drive is not there")
+    return calm()
 
 
 def endless_factory() -> Any:

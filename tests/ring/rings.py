@@ -41,6 +41,7 @@ class Numbers:
     trouble: Callable[[int, int], Any] | None = None
     epoch: int = 0
     reader: int = 0
+    is_quick: bool = False
 
     def begin(self, epoch: int, consumed: int, reader: int) -> None:
         self.epoch, self.reader = epoch, reader

@@ -32,7 +32,11 @@ class Loader(Protocol):
     def __iter__(self) -> Iterator[tuple[Any, Any]]: ...
 
     def set_epoch(self, epoch: int) -> None:
-        """Called before each epoch; the order depends on it."""
+        """Called before each epoch, a resumed one too; the order depends on it.
+
+        The epoch of a loaded state keeps its place until the first batch is taken, any other begins at its front,
+        and so does the same one again (see ``shardlab.index.place``).
+        """
 
     def state_dict(self) -> dict[str, int]:
         """Where the rank is, as a few integers."""

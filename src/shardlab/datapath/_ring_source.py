@@ -33,12 +33,19 @@ class MapSource:
         self.counter = store.counter
         self.reader = BatchReader(store.raw, store.collate_fn.collate, store.counter.add)
         self._order: Order | None = None
+        self._targets: Targets | None = None
+
+    @property
+    def is_quick(self) -> bool:
+        """Rows are copied from memory, at worst from a mapped file that is not read yet."""
+        return self.reader.rows is not None
 
     def begin(self, epoch: int, consumed: int, reader: int) -> None:
         """Take up the epoch's order, which is O(1); reads count for this reader as for a worker."""
         self.reader.count = partial(self.counter.add_for, reader)
         seed_random(self.plan.seed, epoch, reader)
         self._order = Order.of(self.plan, self.world.world_size, epoch, consumed)
+        self._targets = None if self.reader.rows is None else Targets(self.reader.rows)
 
     def fill(self, step: int, rank: int, part: Bytes) -> int:
         """Gather rows straight into the part, or read and collate samples and copy the batch there."""
@@ -46,10 +53,12 @@ class MapSource:
         indices = self._order.indices(self.world.rank - self.world.local_rank + rank, step)
         if not indices.size:
             return 0
-        if self.reader.rows is None:
+        if self._targets is None:
             encode((self.reader.read(indices), indices), part)
         else:
-            gather_into(part, self.reader, self.reader.rows, indices)
+            leaves, numbers = self._targets.of(part, len(indices))
+            self.reader.gather(indices, leaves)
+            numbers[:] = indices
         return len(indices)
 
     def first_batch_bytes(self) -> tuple[int, bool]:
@@ -67,6 +76,8 @@ class MapSource:
 
 class StreamSource:
     """An iterable dataset, read once in its own order; the index of a sample is its place in the stream."""
+
+    is_quick = False
 
     def __init__(self, store: Store, plan: Plan, world: World) -> None:
         self.plan, self.world = plan, world
@@ -132,23 +143,34 @@ def part_bytes_for(source: MapSource | StreamSource) -> int:
     return aligned(first) if exact else aligned(max(LEAST_PART_BYTES, first) * ROOM)
 
 
-def gather_into(part: Bytes, reader: BatchReader, rows: Rows, indices: NDArray[np.int64]) -> None:
-    """A batch of rows straight into a part: one gather for each array, no copy between."""
-    description = _description(rows, len(indices))
-    put_description(description, part)
-    offset = data_start(description)
-    count, out = len(indices), []
-    for nbytes in rows.row_bytes:
-        out.append(part[offset : offset + count * nbytes].reshape(count, nbytes))
-        offset += aligned(count * nbytes)
-    reader.gather(indices, out)
-    part[offset : offset + indices.nbytes] = indices.view(np.uint8)
+class Targets:
+    """Where the arrays of a batch of rows go, in each part of a ring; looked up by the part's own object.
 
+    A reader fills the same parts again and again with batches of the same size: their descriptions stay, and
+    what is left is one gather for each array.
+    """
 
-def _description(rows: Rows, count: int) -> bytes:
-    if count not in rows.descriptions:  # two sizes at the most: a full batch and the last one
-        rows.descriptions[count] = _described(rows, count)[0]
-    return rows.descriptions[count]
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+        self._descriptions: dict[int, bytes] = {}  # by size; two at the most: a full batch and the last one
+        self._known: dict[int, tuple[Bytes, int, list[Bytes], NDArray[np.int64]]] = {}  # keeps each part
+
+    def of(self, part: Bytes, count: int) -> tuple[list[Bytes], NDArray[np.int64]]:
+        """For each leaf (count, row bytes), and int64 (count,) for the indices; the part is described."""
+        known = self._known.get(id(part))
+        if known is None or known[1] != count:
+            known = self._known[id(part)] = (part, count, *self._laid_out(part, count))
+        return known[2:]
+
+    def _laid_out(self, part: Bytes, count: int) -> tuple[list[Bytes], NDArray[np.int64]]:
+        if count not in self._descriptions:
+            self._descriptions[count] = _described(self._rows, count)[0]
+        put_description(self._descriptions[count], part)
+        offset, leaves = data_start(self._descriptions[count]), []
+        for nbytes in self._rows.row_bytes:
+            leaves.append(part[offset : offset + count * nbytes].reshape(count, nbytes))
+            offset += aligned(count * nbytes)
+        return leaves, part[offset : offset + 8 * count].view(np.int64)
 
 
 def _described(rows: Rows, count: int) -> tuple[bytes, int]:

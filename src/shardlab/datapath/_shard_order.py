@@ -24,13 +24,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from shardlab.index.permutation import Permutation, key_of
+from shardlab.index.permutation import BLOCK, Permutation, key_of
 
 WINDOW_SAMPLES = 1 << 14
 WINDOW_SHARDS = 4
 """A window is so many samples or so many shards, whichever is more."""
-
-CHUNK = 1 << 14  # indices computed at once
 
 Indices = NDArray[np.int64]
 
@@ -168,7 +166,7 @@ class EpochOrder:
     def batches(self, deal: Rounds, rank: int, tail: str, steps: int | None = None) -> Iterator[Indices]:
         """What a rank reads, batch by batch, its first ``steps`` or all. Repeats come at its very end."""
         full = deal.full if steps is None else min(steps, deal.full)
-        at_once = max(1, CHUNK // deal.batch_size)
+        at_once = max(1, BLOCK // deal.batch_size)
         places = deal.start + rank * deal.batch_size + np.arange(deal.batch_size, dtype=np.int64)
         for first in range(0, full, at_once):
             numbers = np.arange(first, min(first + at_once, full), dtype=np.int64)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
+from shardlab.index.place import Bookmark, Followed, Place, Progress
 from shardlab.measure.hold import trim_on_signal
 from shardlab.plan import Plan
 from shardlab.process import die_with_starter
@@ -53,8 +54,8 @@ class TorchLoader:
 
     def __init__(self, inner: DataLoader[Any], set_epoch: Callable[[int], None] | None = None) -> None:
         self.inner = inner
+        self.bookmark = Bookmark()  # its positions are steps here
         self._set_epoch = set_epoch or (lambda _epoch: None)
-        self._epoch = self._step = self._skip = 0
         self._batches: Iterator[tuple[Any, Any]] = iter(())
 
     @property
@@ -66,33 +67,35 @@ class TorchLoader:
         return len(self.inner)
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
-        skip, self._skip = self._skip, 0
-        self._step = 0
+        place = self.bookmark.next
         self._batches = iter(self.inner)  # made now: workers start here
-        for _ in range(skip):
+        for _ in range(place.start):
             next(self, None)
+        progress = Progress(place, lambda steps: place.start + steps)
+        self._batches = Followed(self._batches, self.bookmark, progress)
         return self
 
     def __next__(self) -> tuple[Any, Any]:
-        # No generator: its frame would keep each batch alive until the next one is there.
-        pair = next(self._batches)
-        self._step += 1
-        return pair
+        return next(self._batches)
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch whose order comes next; what is left of the one before ends here, workers too."""
+        """Choose the epoch that comes next, from its beginning unless a state of it was just loaded.
+
+        What is left of the one before ends here, workers too. See ``shardlab.index.place`` for the rule.
+        """
         self._batches = iter(())
-        self._epoch, self._step = epoch, 0
+        self.bookmark.set_epoch(epoch)
         self._set_epoch(epoch)
 
     def state_dict(self) -> dict[str, int]:
         """Epoch, and steps of it that were delivered."""
-        return {"epoch": self._epoch, "step": self._step}
+        place = self.bookmark.place()
+        return {"epoch": place.epoch, "step": place.start}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Go on after ``step`` steps of ``epoch``, on as many ranks as before."""
         self.set_epoch(state["epoch"])
-        self._skip = self._step = state["step"]
+        self.bookmark.load(Place(state["epoch"], state["step"]))
 
     def close(self) -> None:
         """End workers that persist between epochs."""

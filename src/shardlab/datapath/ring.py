@@ -12,19 +12,21 @@ to a rank and ranks exchange nothing: each waits, asleep, for its part of the ne
 from __future__ import annotations
 
 import multiprocessing
+from collections.abc import Iterator
 from multiprocessing.process import BaseProcess
 from typing import Any
 
 import msgspec
 
 from shardlab.collective import on_all
-from shardlab.datapath._keyed import Order
+from shardlab.datapath._keyed import KeyedPlace
 from shardlab.datapath._ring_source import MapSource, StreamSource, part_bytes_for
 from shardlab.errors import UsageError
+from shardlab.index.place import Followed, Progress
 from shardlab.plan import Plan
 from shardlab.ring.codec import aligned
 from shardlab.ring.crew import Crew
-from shardlab.ring.loader import Epoch, RingLoader
+from shardlab.ring.loader import RingLoader
 from shardlab.ring.memory import Ring, Shape, create, slots_for
 from shardlab.ring.reader import Source, serve
 from shardlab.shm import Handle, withdraw
@@ -39,6 +41,7 @@ IGNORES = {
     "persistent_workers": "the readers always stay",
     "pin_memory": "batches are views of shared memory",
 }
+QUICK_BYTES = 4 << 20  # a ring of small batches has slots for so much: a rank that wakes takes several
 HELD = 4  # batches a rank may hold at once: a loop holds one, a loader that fetches ahead two
 
 
@@ -65,7 +68,9 @@ def open(
     def lead() -> bytes:
         source = (StreamSource if store.iterable else MapSource)(store, plan, world)
         part_bytes = part_bytes_for(source) if slot_bytes is None else aligned(slot_bytes)
-        shape = Shape(world.local_world_size, readers, slots_for(readers, held), part_bytes)
+        ranks = world.local_world_size
+        slots = slots_for(readers, max(held, QUICK_BYTES // (ranks * part_bytes)))
+        shape = Shape(ranks, readers, slots, part_bytes)
         handle = create(shape)
         ring = Ring(handle, shape)
         ring.reset()
@@ -86,52 +91,45 @@ def open(
     return RingPath(opened[0], plan, world, stream=store.iterable)
 
 
-class RingPath:
+class RingPath(KeyedPlace):
     """The ring as a data path: epochs, and a place to resume at on any number of ranks."""
 
     def __init__(self, ring: RingLoader, plan: Plan, world: World, *, stream: bool) -> None:
-        self.ring, self.plan, self.world, self.stream = ring, plan, world, stream
-        self._epoch = self._consumed = 0
-        self._begun = False
-
-    @property
-    def order(self) -> Order:
-        """What is left of the epoch."""
-        return Order.of(self.plan, self.world.world_size, self._epoch, self._consumed)
+        super().__init__(plan, world)
+        self.ring, self.stream = ring, stream
 
     def __len__(self) -> int:
         if self.stream:
             raise TypeError("a stream has no length")
-        return self.order.partition.steps(self.world.rank)
+        return super().__len__()
 
-    def __iter__(self) -> Epoch:
-        steps = -1 if self.stream else self.order.partition.steps(0)
-        if self.plan.max_steps is not None and not self.stream:
-            steps = min(steps, self.plan.max_steps)
-        mine = steps if self.stream else min(steps, len(self))
-        self._begun = True
-        self.ring.prepare(self._epoch, self._consumed, steps, mine)
-        return iter(self.ring)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch whose order comes next, from its beginning."""
-        self._epoch, self._consumed, self._begun = epoch, 0, False
+    def __iter__(self) -> Iterator[Any]:
+        place = self.bookmark.next
+        if self.stream:
+            steps, mine, progress = -1, -1, Progress(place, lambda _steps: 0)
+        else:
+            order = self.order_from(place)
+            steps, mine = order.partition.steps(0), order.partition.steps(self.world.rank)
+            progress, most = self.progress(order), self.plan.max_steps
+            if most is not None and most < steps:
+                progress.whole = None  # it stops before the epoch is through
+                steps, mine = most, min(mine, most)
+        self.ring.prepare(place.epoch, place.start, steps, mine)
+        return Followed(iter(self.ring), self.bookmark, progress)
 
     def state_dict(self) -> dict[str, int]:
-        """The epoch, and how many samples of it all ranks together are through with."""
-        if self.stream:
-            raise UsageError("the place in a stream cannot be saved", "an iterable dataset")
-        step = self.ring.step if self._begun else 0
-        if self._begun and self.ring.is_through and self.ring.mine == len(self):
-            step = self.order.partition.steps(0)  # a rank with fewer steps asked for one more
-        consumed = self.order.partition.consumed(step)
-        return {"epoch": self._epoch, "consumed": consumed, "seed": self.plan.seed}
+        """The place, see above. A stream has none that could be saved."""
+        self._refuse_a_stream()
+        return super().state_dict()
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Go on there, on any number of ranks: O(1), nothing is read again."""
-        if state["seed"] != self.plan.seed:
-            raise UsageError("the seed must be the one that was saved", self.plan.seed, [state["seed"]])
-        self._epoch, self._consumed, self._begun = state["epoch"], state["consumed"], False
+        """Go on there at the next iteration. Raises UsageError for a state of another order, and for a stream."""
+        self._refuse_a_stream()
+        super().load_state_dict(state)
+
+    def _refuse_a_stream(self) -> None:
+        if self.stream:
+            raise UsageError("the place in a stream cannot be saved", "an iterable dataset")
 
     def close(self) -> None:
         """End the readers."""

@@ -13,6 +13,7 @@ stays with its rank. See ``_shard_order`` for the order, and for what remains of
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -24,6 +25,7 @@ from shardlab.datapath._shard_order import EpochOrder, Rounds, fingerprint, mixi
 from shardlab.datapath._torch import TorchLoader, dataloader_options
 from shardlab.errors import UsageError
 from shardlab.index.permutation import key_of
+from shardlab.index.place import TAIL_NUMBERS, Followed, Place, Progress, refuse_another
 from shardlab.plan import Plan
 from shardlab.shards.manifest import Manifest
 from shardlab.store import Store
@@ -66,54 +68,58 @@ class ShardedLoader(TorchLoader):
         self.plan, self.world, self.manifest = plan, world, manifest
         self.samples = manifest.samples if plan.samples is None else plan.samples
         self.ends = np.cumsum([shard.samples for shard in manifest.shards], dtype=np.int64)
-        self._start, self._fresh = 0, False  # fresh: a state was loaded and nothing read since
-        self._parts = self._own_parts()
+        self._own_parts = self._parts = Rounds(self.samples, world.world_size, plan.batch_size)
         self.sampler = OrderSampler(world.rank, plan.tail)
         options = dataloader_options(store, plan)
         super().__init__(DataLoader(store.indexed, batch_sampler=self.sampler, **options))
 
-    def _own_parts(self) -> Rounds:
-        return Rounds(self.samples, self.world.world_size, self.plan.batch_size)
+    def parts_of(self, place: Place) -> Rounds:
+        """The parts that its epoch began with; a place other than an epoch's front was loaded with them."""
+        return self._parts if place.start else self._own_parts
 
-    @property
-    def order(self) -> EpochOrder:
-        """The global order of the epoch."""
-        key = key_of(self.plan.seed, self._epoch) if self.plan.shuffle else None
-        return EpochOrder(self._parts, self.ends, key)
+    def order_of(self, place: Place) -> EpochOrder:
+        """The global order of its epoch."""
+        key = key_of(self.plan.seed, place.epoch) if self.plan.shuffle else None
+        return EpochOrder(self.parts_of(place), self.ends, key)
 
-    @property
-    def deal(self) -> Rounds:
-        """How what is left of it is dealt to the ranks."""
-        return Rounds(self.samples, self.world.world_size, self.plan.batch_size, self._start)
+    def deal_from(self, place: Place) -> Rounds:
+        """How what is left of the epoch there is dealt to the ranks."""
+        return Rounds(self.samples, self.world.world_size, self.plan.batch_size, place.start)
 
     def __len__(self) -> int:
-        return self.deal.steps(self.world.rank, self.plan.tail)
+        return self.deal_from(self.bookmark.ahead()).steps(self.world.rank, self.plan.tail)
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
-        self._step, self._fresh = 0, False
-        self.sampler.order, self.sampler.deal = self.order, self.deal
-        self._batches = iter(self.inner)  # made now: workers start here
+        place = self.bookmark.next
+        self.sampler.order, self.sampler.deal = self.order_of(place), self.deal_from(place)
+        progress = Progress(place, partial(self.sampler.deal.consumed, tail=self.plan.tail), self.samples)
+        self._batches = Followed(iter(self.inner), self.bookmark, progress)  # made now: workers start here
         return self
 
-    def batches(self, steps: int | None = None) -> Iterator[NDArray[np.int64]]:
-        """The indices of this rank's batches, its first ``steps`` or all that are left."""
-        return self.order.batches(self.deal, self.world.rank, self.plan.tail, steps)
+    def _batches_read(self) -> Iterator[NDArray[np.int64]]:
+        """The indices of this rank's batches in the iteration that began last, as far as it has come."""
+        latest = self.bookmark.running
+        if not isinstance(latest, Progress):
+            return iter(())
+        deal, order = self.deal_from(latest.begin), self.order_of(latest.begin)
+        return order.batches(deal, self.world.rank, self.plan.tail, latest.step)
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch whose order comes next, from its beginning unless a state of it was just loaded."""
-        if self._fresh and epoch == self._epoch:
-            return
-        self._epoch, self._start, self._step, self._fresh = epoch, 0, 0, False
-        self._parts = self._own_parts()
+        """Choose the epoch that comes next, from its beginning unless a state of it was just loaded.
+
+        See ``shardlab.index.place`` for the rule.
+        """
+        self.bookmark.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, int]:
         """The epoch, how much of its order all ranks together are through with, and what that order is."""
+        place = self.bookmark.place()
+        parts = self.parts_of(self.bookmark.begin_of_place())
         return {
-            "epoch": self._epoch,
-            "consumed": self.deal.consumed(self._step, self.plan.tail),
-            "seed": self.plan.seed,
-            "parts": self._parts.ranks,
-            "batch_size": self._parts.batch_size,
+            "epoch": place.epoch,
+            "consumed": place.start,
+            "parts": parts.ranks,
+            "batch_size": parts.batch_size,
             **self._fixed,
         }
 
@@ -122,27 +128,26 @@ class ShardedLoader(TorchLoader):
         """What has to be the same where a state is loaded."""
         return {
             "samples": self.samples,
+            "seed": self.plan.seed,
             "shuffle": int(self.plan.shuffle),
+            "tail": TAIL_NUMBERS[self.plan.tail],
             "shards": fingerprint(self.ends),
         }
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Go on there, on any number of ranks and with any batch size: nothing is read again."""
-        for name, own in {"seed": self.plan.seed, **self._fixed}.items():
-            if state[name] != own:
-                raise UsageError(f"the {name} of the state must be that of the run", state[name], [own])
-        if not 0 <= state["consumed"] <= self.samples:
-            raise UsageError(f"consumed must lie in [0, {self.samples}]", state["consumed"])
-        self._epoch, self._start, self._step, self._fresh = state["epoch"], state["consumed"], 0, True
+        refuse_another(state, self.state_dict(), self._fixed, ("epoch", "consumed", "parts", "batch_size"))
+        for name in ("parts", "batch_size"):
+            if state[name] < 1:
+                raise UsageError(f"the {name} of the state must be at least 1", state[name])
+        self.bookmark.load(Place(state["epoch"], state["consumed"]))
         self._parts = Rounds(self.samples, state["parts"], state["batch_size"])
-        if not self._start:
-            self._parts = self._own_parts()
 
     @property
     def held_bytes(self) -> int:
         """Bytes of the shards that hold what this rank read in the epoch."""
         read = np.zeros(len(self.ends), bool)
-        for batch in self.batches(self._step):
+        for batch in self._batches_read():
             read[np.searchsorted(self.ends, batch, side="right")] = True
         return sum(shard.bytes for shard, was in zip(self.manifest.shards, read, strict=True) if was)
 
@@ -151,7 +156,7 @@ class ShardedLoader(TorchLoader):
         if not self.plan.shuffle:
             return []
         most = max(1, MEASURED // self.plan.batch_size)
-        found = mixing(list(islice(self.batches(self._step), most)), self.ends)
+        found = mixing(list(islice(self._batches_read(), most)), self.ends)
         if found is None:
             return []
         text = (

@@ -12,6 +12,7 @@ from torch.utils.data import TensorDataset
 
 from shardlab.dataset._arrays import ArrayDataset, ArrayTree
 
+GATHERED_BYTES = 4096  # a copy of so much costs less than to make a view of it
 Bytes = NDArray[np.uint8]
 
 
@@ -25,10 +26,8 @@ class Rows:
         self.tree = tree
         self.period = period
         self.leaves = ArrayDataset(tree).leaves
+        self._numpy = [_numpy_dtype(leaf) for leaf in self.leaves]
         # raw: (rows, bytes of a row)
-        self.descriptions: dict[
-            int, bytes
-        ] = {}  # of batches, by their size; filled in by whoever describes them
         self._raw = [leaf.reshape(len(leaf), -1).view(torch.uint8).numpy() for leaf in self.leaves]
 
     @property
@@ -47,9 +46,48 @@ class Rows:
         for raw, target in zip(self._raw, out, strict=True):
             np.take(raw, indices, axis=0, out=target, mode="clip")
 
+    def batch(self, indices: NDArray[np.int64]) -> Any:
+        """The batch of the samples at ``indices``, int64 of shape (m,), in memory of its own.
+
+        Raises IndexError outside [0, len).
+        """
+        count, rows = len(indices), len(self.leaves[0])
+        if count and self.period is None and np.maximum.reduce(indices.view(np.uint64)) >= rows:
+            raise IndexError(f"indices must lie in [0, {rows}), but got {indices}")
+        raw = [np.empty(count * nbytes, np.uint8) for nbytes in self.row_bytes]
+        self.take(indices, [flat.reshape(count, -1) for flat in raw])
+        return self.assemble(self.as_tensors(raw, count))
+
+    def samples(self, indices: Sequence[int]) -> list[Any]:
+        """The samples one by one, as a stock DataLoader asks for them by ``__getitems__``.
+
+        Small ones are gathered in one call; of large ones that would be one more copy than looking them up.
+        """
+        if sum(self.row_bytes) > GATHERED_BYTES:
+            dataset = ArrayDataset(self.tree)
+            return [dataset[index if self.period is None else index % self.period] for index in indices]
+        batch = self.batch(np.asarray(indices, np.int64))
+        if isinstance(batch, torch.Tensor):
+            return list(batch.unbind())
+        rows = zip(*(leaf.unbind() for leaf in (batch.values() if isinstance(batch, dict) else batch)), strict=True)
+        return [dict(zip(batch, row, strict=True)) for row in rows] if isinstance(batch, dict) else list(rows)
+
     def shapes(self, count: int) -> list[tuple[torch.dtype, tuple[int, ...]]]:
         """Dtype and shape of each leaf of a batch of ``count`` rows."""
         return [(leaf.dtype, (count, *leaf.shape[1:])) for leaf in self.leaves]
+
+    def as_tensors(self, raw: Sequence[Bytes], count: int) -> list[torch.Tensor]:
+        """Flat bytes as the leaves of a batch of ``count`` rows; they keep the very objects in ``raw``.
+
+        A view that NumPy makes keeps what lies below the array it is made of, but not that one, unless a buffer
+        stands between them.
+        """
+        return [
+            torch.from_numpy(flat).view(leaf.dtype).reshape(count, *leaf.shape[1:])
+            if dtype is None
+            else torch.from_numpy(np.frombuffer(flat.data, dtype).reshape(count, *leaf.shape[1:]))
+            for leaf, dtype, flat in zip(self.leaves, self._numpy, raw, strict=True)
+        ]
 
     def assemble(self, leaves: Sequence[Any]) -> Any:
         """Leaves in the structure of a batch, as the stock collate function builds it."""
@@ -58,6 +96,14 @@ class Rows:
         if isinstance(self.tree, dict):
             return dict(zip(self.tree, leaves, strict=True))
         return list(leaves)
+
+
+def _numpy_dtype(leaf: torch.Tensor) -> np.dtype[Any] | None:
+    """As NumPy has it; None for those that only torch has."""
+    try:
+        return np.dtype(leaf[:0].numpy().dtype)
+    except TypeError:
+        return None
 
 
 def rows_of(dataset: Any) -> Rows | None:

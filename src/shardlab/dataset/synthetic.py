@@ -34,6 +34,7 @@ DEFAULTS = ("256MiB", "3x224x224", "uint8")
 INTEGERS = ("uint8", "int8", "int16", "int32", "int64")
 MANTISSA_BITS = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}  # all of them exact in [0, 1)
 CHUNK_WORDS = 1 << 14  # 128 KiB: the hash's temporaries stay in the second-level cache
+_WORD = np.dtype("<u8")
 _RULE = "--dataset synthetic:SIZE[:SHAPE[:DTYPE]]"
 
 Words = NDArray[np.uint64]
@@ -125,13 +126,17 @@ def words_of_batch(batch: torch.Tensor) -> Words:
     """First eight bytes of each row of a delivered batch, shape (len(batch),), as `first_words` has them."""
     if not len(batch):
         return np.zeros(0, np.uint64)
-    row_bytes = batch[0].nbytes
+    try:
+        raw = batch.numpy().reshape(len(batch), -1).view(np.uint8)  # (batch, bytes of a row)
+    except (RuntimeError, TypeError):  # not on the processor, part of a graph, or of a dtype that only torch has
+        flat = batch.detach().cpu().reshape(len(batch), -1).contiguous()
+        raw = flat.view(torch.uint8).numpy()
+    if raw.shape[1] % 8 == 0:
+        first: Words = raw.view(_WORD)[:, 0]
+        return first
     words = np.zeros((len(batch), 8), np.uint8)
-    flat = batch.detach().cpu().reshape(len(batch), -1)
-    used = min(8, row_bytes)
-    head = flat[:, : used // flat.element_size()].contiguous()  # (batch, elements in a word)
-    words[:, :used] = head.view(torch.uint8).numpy()
-    return words.view("<u8").reshape(-1).astype(np.uint64, copy=False)
+    words[:, : raw.shape[1]] = raw[:, :8]
+    return words.view(_WORD).reshape(-1)
 
 
 def _fill(data: torch.Tensor, layout: Layout) -> None:

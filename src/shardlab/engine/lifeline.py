@@ -18,13 +18,23 @@ import time
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 
 import msgspec
 
 from shardlab.errors import ExitCode, ShardlabError
 from shardlab.process import heeded_signals
+from shardlab.process import ignore_lost_connections as ignore_lost_connections
 
+# What gloo, the ring and the store say on a rank that lost another one.
+ECHOES = (
+    "connection closed by peer",
+    "connection reset",
+    "broken pipe",
+    "died in the middle of an epoch",
+    "left the ring, and the others wait for it",
+    "local rank 0 could not build the shared copy",
+)
 INTERRUPTED = int(ExitCode.INTERRUPTED)
 
 
@@ -74,18 +84,6 @@ def leave_quietly_on_signals(folder: Path | None = None) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
-def ignore_lost_connections() -> None:
-    """Keep multiprocessing's threads silent where a worker is ended while it hands over a batch."""
-    tell = sys.excepthook
-
-    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        helper = threading.current_thread() is not threading.main_thread()
-        if not (helper and issubclass(kind, (EOFError, ConnectionError))):
-            tell(kind, error, trace)
-
-    sys.excepthook = hook
-
-
 @dataclass(frozen=True)
 class Failure:
     """Why a rank ended, in its own words. ``expected`` errors need no traceback."""
@@ -103,7 +101,7 @@ class Failure:
     def is_echo(self) -> bool:
         """True for what a rank says when it lost another rank: the cause lies there."""
         text = self.message.lower()
-        return any(sign in text for sign in ("connection closed by peer", "connection reset", "broken pipe"))
+        return any(sign in text for sign in ECHOES)
 
 
 def write_failure(run_dir: Path, rank: int, error: BaseException) -> Failure:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from shardlab.engine.batch import batch_bytes, read_every_byte, to_device
+from shardlab.engine.batch import read_every_byte, to_device
 from shardlab.errors import RunFailed
 from shardlab.index.ledger import Ledger
 from shardlab.measure.hold import Holder, HoldReply
@@ -81,10 +81,10 @@ def run_epoch(
             timer.waits_s.append(time.perf_counter() - asked)
             break
         timer.waits_s.append(time.perf_counter() - asked)
-        batch = to_device(batch, tools.device)
-        nbytes = batch_bytes(batch)
+        if tools.device.type != "cpu":
+            batch = to_device(batch, tools.device)
+        nbytes, _sum = read_every_byte(batch)
         total, largest = total + nbytes, max(largest, nbytes)
-        read_every_byte(batch)
         ledger.write(_flat(indices), tools.words(batch) if tools.words else None)
         if tools.compute is not None:
             started = time.perf_counter()

@@ -154,9 +154,9 @@ def _run_epochs(job: Job, world: World, store: Store, loader: Any, device: torch
         epoch = run_epoch(loader, number, log, tools, holder if number == total - 1 else None, steps)
         log.close()
         steps = epoch.steps
+        dist.barrier()  # a reader for all ranks is through with the epoch, and its reads are counted
         if timed:
             _report(job, world, store, loader, number, epoch, before)
-        dist.barrier()
 
 
 def _report(

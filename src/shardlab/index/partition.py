@@ -61,10 +61,11 @@ class Partition:
     @property
     def is_even(self) -> bool:
         """True where all ranks get equally many samples, so none waits for one that has ended."""
-        return self.tail != "keep" or self.world_size == 1 or self._rest == 0
+        return self.tail != "keep" or self.world_size == 1 or self.rest == 0
 
     @property
-    def _rest(self) -> int:
+    def rest(self) -> int:
+        """Samples of the last, incomplete round; 0 where all are full."""
         return (self.samples - self.start) % self.round_size
 
     def steps(self, rank: int) -> int:
@@ -73,7 +74,7 @@ class Partition:
         if self.tail == "drop":
             return rounds
         first = rank * self.batch_size if self.tail == "keep" else 0  # of the last round, for this rank
-        return rounds + (self._rest > first)
+        return rounds + (self.rest > first)
 
     def size(self, rank: int) -> int:
         """Number of samples that ``rank`` gets, repeats included."""

@@ -12,8 +12,9 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing import resource_tracker
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
@@ -45,6 +46,7 @@ def launch(job: Job, watch: Callable[[Path], None], inherited: Any = None) -> No
         multiprocessing.set_forkserver_preload(["torch", "shardlab.engine.rank"])
         rundir.sign_sockets()
     call_no_semaphores_leaked()
+    rundir.sign_semaphores()
     logs = job.folder / "agent"
     logs.mkdir(exist_ok=True)
     config = LaunchConfig(
@@ -66,7 +68,7 @@ def launch(job: Job, watch: Callable[[Path], None], inherited: Any = None) -> No
             elastic_launch(config, rank_main)(job.run_dir, inherited)
         except ChildFailedError as error:
             rope.raise_reason()
-            raise first_failure(job, error) from None
+            raise first_failure(job, error, rope.ranks) from None
         rope.raise_reason()
 
 
@@ -76,6 +78,7 @@ class _Rope:
     def __init__(self, job: Job, watch: Callable[[Path], None]) -> None:
         self.job = job
         self.reason: ShardlabError | None = None
+        self.ranks: list[BaseProcess] = []  # by rank, as soon as all have been started
         self._watch = watch
         self._fd: int | None = lifeline.create(job.folder / LIFELINE)
         self._done = threading.Event()
@@ -129,6 +132,7 @@ class _Rope:
         ending = 0.0
         while not self._done.wait(0.1):
             self._watch(self.job.folder)
+            self.ranks = self.ranks or _started(self.job.config.nproc)
             if self._is_ending():
                 ending += 0.1
             if ending > SHUTDOWN_S:
@@ -149,10 +153,18 @@ class _Rope:
             process.kill()
 
 
-def first_failure(job: Job, error: Any) -> RunFailed:
+def _started(count: int) -> list[BaseProcess]:
+    """The processes of all ranks, in their order; none where some are still to come."""
+    # Not active_children(), which waits for those that ended: that is for the agent alone to do.
+    found = list(multiprocessing.process._children)  # type: ignore[attr-defined]
+    return sorted(found, key=lambda process: process._identity) if len(found) == count else []
+
+
+def first_failure(job: Job, error: Any, ranks: Sequence[BaseProcess]) -> RunFailed:
     """The error of the rank that failed first, in its own words and with its own exit code.
 
-    Ranks that lose a peer complain too; they are believed only when no rank has a reason of its own.
+    Ranks that lose a peer complain too; they are believed only when no rank has a reason of its own and none
+    was killed without a word. The agent knows one exit code, which may be that of a rank that complains.
     """
     failures = lifeline.read_failures(job.folder)
     own = [failure for failure in failures if not failure.is_echo]
@@ -161,9 +173,14 @@ def first_failure(job: Job, error: Any) -> RunFailed:
         failed.exit_code = ExitCode(own[0].exit_code)
         return failed
     rank, reported = error.get_first_failure()
-    if rank in {failure.rank for failure in failures}:
-        return RunFailed(describe_failure(f"rank {failures[0].rank} lost another rank", failures[0]))
-    return RunFailed(f"rank {rank} failed: {_how_it_died(reported.exitcode)}")
+    ended = {n: process.exitcode or 0 for n, process in enumerate(ranks)} | {rank: reported.exitcode}
+    spoke = {failure.rank for failure in failures}
+    if rank in spoke:
+        killed = [number for number, code in ended.items() if number not in spoke and code < 0]
+        if not killed:
+            return RunFailed(describe_failure(f"rank {failures[0].rank} lost another rank", failures[0]))
+        rank = killed[0]
+    return RunFailed(f"rank {rank} failed: {_how_it_died(ended[rank])}")
 
 
 def _in_own_words(failure: lifeline.Failure) -> str:

@@ -95,12 +95,13 @@ def control_of(job: Job, nproc: int, steps_left: int) -> Control:
     round_samples = nproc * job.config.batch_size
     ahead = job.config.workers * job.config.prefetch_factor + 1
     half = max(nproc, (job.facts.samples or round_samples * 2) // 2)  # the rest has to show in the difference
-    rounds = STEPS_BEFORE_HOLD + (min(steps_left, ahead) if job.config.workers else 1)
+    before = STEPS_BEFORE_HOLD + 2 * job.config.workers  # a ring of so many readers has been through its slots
+    rounds = before + (min(steps_left, ahead) if job.config.workers else 1)
     length = rounds * round_samples
     if not job.config.workers and job.facts.samples is not None:
         length = job.facts.samples
     samples = min(length, round_samples, half)
-    return Control(samples=samples, length=length, steps=STEPS_BEFORE_HOLD + 1)
+    return Control(samples=samples, length=length, steps=before + 1)
 
 
 def stand_in_bytes(facts: DatasetFacts, samples: int) -> int | None:

@@ -50,6 +50,7 @@ def run(config: RunConfig, output: OutputConfig, argv: list[str]) -> Outcome | N
     """
     die_with_parent()
     call_no_semaphores_leaked()
+    rundir.sign_semaphores()
     lifeline.leave_quietly_on_signals()
     lifeline.ignore_lost_connections()
     world = World.from_env()

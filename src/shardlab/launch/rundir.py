@@ -1,8 +1,12 @@
-"""The private folder of a run: removed by its launcher, or swept by the next run where all was killed."""
+"""What a run keeps outside its processes: a private folder, and names of semaphores in shared memory.
+
+Removed by its launcher, or swept by the next run where all was killed.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import shutil
 import tempfile
@@ -14,21 +18,24 @@ from pathlib import Path
 PREFIX = "shardlab-run-"
 SOCKETS_PREFIX = "pymp-"  # multiprocessing's own; swept only where its owner signed it
 OWNER = "owner"
+SEMAPHORES_PREFIX = "shardlab-"
+SHM = Path("/dev/shm")
 
 
 @contextmanager
 def run_folder() -> Iterator[Path]:
     """A new folder in the temporary folder, gone at the end."""
-    sweep()
     folder = create()
     try:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        sweep()  # a control run may have been killed
 
 
 def create() -> Path:
-    """A new folder that says which process owns it."""
+    """A new folder that says which process owns it; what the dead left is swept first."""
+    sweep()
     folder = Path(tempfile.mkdtemp(prefix=PREFIX))
     _sign(folder)
     return folder
@@ -39,8 +46,18 @@ def sign_sockets() -> None:
     _sign(Path(get_temp_dir()))
 
 
+def sign_semaphores() -> None:
+    """Name the semaphores of this process, and of those that it starts, after it, so that they can be swept.
+
+    Those of spawned processes have names until multiprocessing's tracker ends, and keep them where it is killed.
+    """
+    owner = (_identity(os.getpid()) or "").replace(" ", "-")
+    multiprocessing.current_process()._config["semprefix"] = f"/{_semaphores()}{owner}"  # type: ignore[attr-defined]
+
+
 def sweep(parent: Path | None = None) -> list[Path]:
-    """Remove the folders whose owner is no more; those that were removed."""
+    """Remove the folders and semaphores whose owner is no more; the folders that were removed."""
+    _sweep_semaphores()
     parent = Path(tempfile.gettempdir()) if parent is None else parent
     removed = []
     for folder in [*parent.glob(PREFIX + "*"), *parent.glob(SOCKETS_PREFIX + "*")]:
@@ -49,6 +66,22 @@ def sweep(parent: Path | None = None) -> list[Path]:
                 shutil.rmtree(folder)
                 removed.append(folder)
     return removed
+
+
+def _semaphores() -> str:
+    """How their names begin. A container may share /dev/shm with others, where a number is another process."""
+    with contextlib.suppress(OSError):
+        return f"{SEMAPHORES_PREFIX}{os.stat('/proc/self/ns/pid').st_ino}-"
+    return SEMAPHORES_PREFIX
+
+
+def _sweep_semaphores() -> None:
+    start = f"sem.{_semaphores()}"
+    for file in SHM.glob(start + "*"):
+        owner = file.name.removeprefix(start).rpartition("-")[0].replace("-", " ")
+        with contextlib.suppress(OSError):
+            if file.stat().st_uid == os.getuid() and _is_dead(owner):
+                file.unlink()
 
 
 def _sign(folder: Path) -> None:
@@ -61,6 +94,10 @@ def _is_left_behind(folder: Path) -> bool:
         owner = (folder / OWNER).read_text()
     except FileNotFoundError:
         return False
+    return _is_dead(owner)
+
+
+def _is_dead(owner: str) -> bool:
     pid = owner.partition(" ")[0]
     return pid.isdigit() and _identity(int(pid)) != owner
 

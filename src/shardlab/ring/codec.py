@@ -7,6 +7,7 @@ strings and numbers among it; an array lies at an aligned offset behind it. Noth
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -100,44 +101,78 @@ def put_description(description: bytes, part: Bytes) -> None:
     part[HEAD_BYTES : HEAD_BYTES + len(description)] = np.frombuffer(description, np.uint8)
 
 
-def decode(part: Bytes, on_view: Callable[[NDArray[Any]], None]) -> Any:
-    """The batch, its arrays being views of the part; ``on_view`` is given the array behind each of them."""
+def decode(part: Bytes) -> Any:
+    """The batch, its arrays being views that keep the very object ``part``, and no more of the ring than that."""
     length = int(part[:HEAD_BYTES].view(np.int64)[Part.DESCRIPTION])
-    description = part[HEAD_BYTES : HEAD_BYTES + length].tobytes()
-    start = data_start(description)
+    plan = _planned(part[HEAD_BYTES : HEAD_BYTES + length].tobytes())
+    # NumPy lets a view refer past the array it was made of, to what lies below it; it stops at a buffer.
+    return _built(plan, np.frombuffer(part.data, np.uint8))
 
-    return _built(_parsed(description), part[start:], on_view)
 
+@dataclass(frozen=True)
+class _Array:
+    """Where an array lies in a part, and what it is; ``dtype`` None where only torch has it."""
 
-def _built(node: Any, data: Bytes, on_view: Callable[[NDArray[Any]], None]) -> Any:
-    kind = node[0]
-    if kind == "a":
-        return _array(node, data, on_view)
-    if kind == "d":
-        return {key: _built(item, data, on_view) for key, item in node[1]}
-    if kind == "v":
-        return node[1]
-    items = [_built(item, data, on_view) for item in node[1]]
-    return tuple(items) if kind == "t" else items
+    start: int
+    stop: int
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any] | None
+    torch_dtype: torch.dtype | None  # None for an array of NumPy
+
+    def of(self, data: Bytes) -> Any:
+        """The view of it."""
+        raw = data[self.start : self.stop]
+        if self.dtype is not None:
+            array = raw.view(self.dtype).reshape(self.shape)
+            return array if self.torch_dtype is None else torch.from_numpy(array)
+        assert self.torch_dtype is not None
+        return torch.from_numpy(raw).view(self.torch_dtype).reshape(self.shape)
 
 
 @lru_cache(maxsize=16)
-def _parsed(description: bytes) -> Any:
-    """Most batches have the shapes of the one before. What comes out must not be changed."""
-    return msgspec.msgpack.decode(description)
+def _planned(description: bytes) -> Any:
+    """What to build. Most batches have the shapes of the one before, so it is kept and must not be changed."""
+    return _plan(msgspec.msgpack.decode(description), data_start(description))
 
 
-def _array(node: Any, data: Bytes, on_view: Callable[[NDArray[Any]], None]) -> Any:
-    _, dtype, shape, offset, nbytes, tensor = node
-    if not nbytes:  # an empty tensor has no stride by which it could be viewed as another dtype
-        return torch.empty(shape, dtype=getattr(torch, dtype)) if tensor else np.empty(shape, dtype)
-    raw = data[offset : offset + nbytes]
-    on_view(raw)  # lives as long as the storage that torch makes of it, and so as any view
-    owner = torch.from_numpy(raw)
-    if tensor:
-        return owner.view(getattr(torch, dtype)).reshape(shape)
-    # Through the tensor: NumPy would let views refer past `raw` to what lies below it, and `raw` would die.
-    return owner.numpy().view(np.dtype(dtype)).reshape(shape)
+def _plan(node: Any, start: int) -> Any:
+    kind = node[0]
+    if kind == "a":
+        _, name, shape, offset, nbytes, is_tensor = node
+        dtype = _numpy_dtype(name) if is_tensor else np.dtype(name)
+        torch_dtype = getattr(torch, name) if is_tensor else None
+        return _Array(start + offset, start + offset + nbytes, tuple(shape), dtype, torch_dtype)
+    if kind == "d":
+        return kind, [(key, _plan(item, start)) for key, item in node[1]]
+    if kind == "v":
+        return kind, node[1]
+    return kind, [_plan(item, start) for item in node[1]]
+
+
+def _numpy_dtype(name: str) -> np.dtype[Any] | None:
+    try:
+        return torch.empty(0, dtype=getattr(torch, name)).numpy().dtype
+    except TypeError:
+        return None
+
+
+def _built(plan: Any, data: Bytes) -> Any:
+    if type(plan) is _Array:
+        return plan.of(data) if plan.stop > plan.start else _empty(plan)
+    kind, content = plan
+    if kind == "d":
+        return {key: _built(item, data) for key, item in content}
+    if kind == "v":
+        return content
+    items = [_built(item, data) for item in content]
+    return tuple(items) if kind == "t" else items
+
+
+def _empty(array: _Array) -> Any:
+    """An empty tensor has no stride by which it could be viewed as another dtype."""
+    if array.torch_dtype is None:
+        return np.empty(array.shape, array.dtype)
+    return torch.empty(array.shape, dtype=array.torch_dtype)
 
 
 def dtype_name(array: Any) -> str:

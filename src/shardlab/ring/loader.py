@@ -7,6 +7,7 @@ import os
 import sys
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from shardlab.errors import RunFailed
@@ -34,7 +35,6 @@ class RingLoader:
         self._turns = [0] * ring.shape.slots  # the last turn taken from each slot
         self._held: dict[int, Held] = {}
         self._base = self._epochs = 0
-        self.is_through = False  # the epoch has no more for this rank, and it was told so
         self._words = ring.members[rank]
         enter(ring, rank)
         self._pid = os.getpid()
@@ -50,9 +50,8 @@ class RingLoader:
         self._meet(self._stop_readers)
         self._drain()
         self._meet(self._start_readers)
-        self._base = int(self.ring.control[Word.BASE])
+        self._base = self.ring.control[Word.BASE]
         self.step = 0
-        self.is_through = False
         self._words[Member.STATE] = State.READING
         self._epochs += 1
         return Epoch(self, self._epochs)
@@ -70,19 +69,17 @@ class RingLoader:
         self._wait(self.ring.filled(slot, self.rank), turn)
         self._turns[slot] = self._words[Member.TAKEN] = turn
         head = self.ring.head(slot, self.rank)
-        if int(head[Part.TURN]) != turn:
+        if head[Part.TURN] != turn:
             raise RunFailed(
                 f"ring slot {slot} holds turn {head[Part.TURN]} where {turn} was due: this is a bug"
             )
         if head[Part.END] or not head[Part.SAMPLES]:
             self.ring.semaphores.post(self.ring.free(slot))
             return self._end()
-        held = Held(self.step, lambda: self._let_go(slot))
-        batch = decode(self.ring.part(slot, self.rank), held.watch)
-        self._held[slot] = held
-        held.complete()
+        part = self.ring.part(slot, self.rank)[:]  # an object of its own, which only views of it keep
+        self._held[slot] = Held(part, self.step, partial(self._let_go, slot))
         self.step += 1
-        return batch
+        return decode(part)
 
     def prepare(self, epoch: int, consumed: int, steps: int, mine: int) -> None:
         """What comes next: ``steps`` steps of an epoch, -1 to the end of a stream, ``mine`` for this rank."""
@@ -94,7 +91,6 @@ class RingLoader:
         self._leave()
 
     def _end(self) -> Any:
-        self.is_through = True
         if self._words[Member.STATE] == State.READING:
             self._words[Member.STATE] = State.BETWEEN
         raise StopIteration
@@ -121,7 +117,7 @@ class RingLoader:
     def _start_readers(self) -> None:
         assert self.crew is not None
         control, slots = self.ring.control, self.ring.shape.slots
-        latest = max(int(self.ring.head(slot, self.rank)[Part.TURN]) for slot in range(slots))
+        latest = max(self.ring.head(slot, self.rank)[Part.TURN] for slot in range(slots))
         control[Word.BASE] = (latest // slots + 1) * slots
         control[Word.EPOCH], control[Word.CONSUMED] = self.epoch, self.consumed
         control[Word.STEPS] = self.steps
@@ -130,7 +126,7 @@ class RingLoader:
     def _drain(self) -> None:
         """Let go of what was filled for this rank and never asked for: the epoch before was left early."""
         for slot in range(self.ring.shape.slots):
-            turn = int(self.ring.head(slot, self.rank)[Part.TURN])
+            turn = self.ring.head(slot, self.rank)[Part.TURN]
             if turn > self._turns[slot]:
                 self._wait(self.ring.filled(slot, self.rank))
                 self._turns[slot] = turn

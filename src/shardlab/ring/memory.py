@@ -99,13 +99,15 @@ class Ring:
     def __init__(self, handle: shm.Handle, shape: Shape) -> None:
         self.shape = shape
         raw = shm.attach_shared(handle)
-        self.control: NDArray[np.int64] = raw[: 8 * CONTROL_WORDS].view(np.int64)
+        self.control = _words(raw[: 8 * CONTROL_WORDS])
         self._error = raw[8 * CONTROL_WORDS : shape.members_at]
         members = raw[shape.members_at : shape.members_at + 8 * MEMBER_WORDS * shape.ranks]
-        self.members: NDArray[np.int64] = members.view(np.int64).reshape(shape.ranks, MEMBER_WORDS)
+        self.members = [_words(words) for words in members.reshape(shape.ranks, -1)]
         at = shape.semaphores_at
         self.semaphores = Semaphores(raw[at : at + STRIDE * shape.semaphores], shape.semaphores)
-        self._slots = raw[shape.slots_at :].reshape(shape.slots, shape.ranks, shape.part_bytes)
+        slots = raw[shape.slots_at :].reshape(shape.slots, shape.ranks, shape.part_bytes)
+        self._parts: list[list[NDArray[np.uint8]]] = [list(slot) for slot in slots]
+        self._heads = [[_words(part[: 8 * PART_WORDS]) for part in slot] for slot in slots]
 
     def reset(self) -> None:
         """All slots free, nothing filled; by the one process that made the ring."""
@@ -149,12 +151,11 @@ class Ring:
 
     def part(self, slot: int, rank: int) -> NDArray[np.uint8]:
         """A rank's part of a slot, head included: shape (part_bytes,)."""
-        part: NDArray[np.uint8] = self._slots[slot, rank]
-        return part
+        return self._parts[slot][rank]
 
-    def head(self, slot: int, rank: int) -> NDArray[np.int64]:
+    def head(self, slot: int, rank: int) -> memoryview[int]:
         """The words at the head of a part: shape (PART_WORDS,)."""
-        return self.part(slot, rank)[: 8 * PART_WORDS].view(np.int64)
+        return self._heads[slot][rank]
 
     @property
     def is_stopping(self) -> bool:
@@ -179,6 +180,11 @@ class Ring:
                 self.semaphores.post(self._told)
             length = int(self.control[Word.ERROR])
             raise RunFailed(self._error[:length].tobytes().decode(errors="replace"))
+
+
+def _words(raw: NDArray[np.uint8]) -> memoryview[int]:
+    """As 64-bit numbers. Python reads one out of a memoryview several times faster than out of an array."""
+    return raw.data.cast("q")
 
 
 def create(shape: Shape) -> shm.Handle:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import time
 import traceback
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,6 +21,10 @@ _OURS = str(Path(__file__).parents[1])
 
 class Source(Protocol):
     """Where batches come from; goes to the reader process as a whole."""
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether filling a part takes microseconds, always: it is copied from memory."""
 
     def begin(self, epoch: int, consumed: int, reader: int) -> None:
         """An epoch is about to be read here, but for the ``consumed`` samples at its front."""
@@ -47,37 +52,75 @@ def serve(handle: shm.Handle, shape: Shape, reader: int, source: Source) -> None
 def read_epoch(ring: Ring, reader: int, source: Source) -> None:
     """Fill this reader's turns until the epoch is through or the ring is told to stop."""
     control, shape = ring.control, ring.shape
-    base, steps = int(control[Word.BASE]), int(control[Word.STEPS])
-    source.begin(int(control[Word.EPOCH]), int(control[Word.CONSUMED]), reader)
+    base, steps = control[Word.BASE], control[Word.STEPS]
+    source.begin(control[Word.EPOCH], control[Word.CONSUMED], reader)
     step = (reader - base) % shape.readers  # the first step whose turn is this reader's
-    while steps < 0 or step < steps:
-        slot = (base + step) % shape.slots
-        if not _is_free(ring, slot) or not _fill(ring, slot, base + step, step, source):
-            return
-        step += shape.readers
+    outbox = Outbox(ring, is_quick=source.is_quick)
+    try:
+        while steps < 0 or step < steps:
+            slot = (base + step) % shape.slots
+            if not _is_free(ring, slot, outbox) or not _fill(ring, slot, base + step, step, source, outbox):
+                return
+            step += shape.readers
+    finally:
+        outbox.hand_over()
 
 
-def _is_free(ring: Ring, slot: int) -> bool:
+class Outbox:
+    """Parts that are filled and not yet handed over.
+
+    Telling a rank that sleeps costs as much as gathering a small batch, and it then wakes for a single one.
+    So parts of a quick source are handed over some at once: when the last time was ``QUICK_S`` ago, and always
+    before the reader waits. Those of any other go at once, as nobody knows how long the next one takes.
+    """
+
+    QUICK_S = 5e-4
+
+    def __init__(self, ring: Ring, *, is_quick: bool) -> None:
+        self._ring = ring
+        self._delay_s = self.QUICK_S if is_quick else 0.0
+        self._filled: list[int] = []
+        self._handed_over = 0.0
+
+    def put(self, semaphore: int) -> None:
+        """A part is filled; its rank waits for this semaphore."""
+        self._filled.append(semaphore)
+        if time.perf_counter() - self._handed_over > self._delay_s:
+            self.hand_over()
+
+    def hand_over(self) -> None:
+        """Tell the ranks of all of them, in order."""
+        for semaphore in self._filled:
+            self._ring.semaphores.post(semaphore)
+        self._filled.clear()
+        self._handed_over = time.perf_counter()
+
+
+def _is_free(ring: Ring, slot: int, outbox: Outbox) -> bool:
     """Wait until every rank has let go of the slot; False, and nothing taken, where the ring is to stop."""
-    taken = 0
-    while taken < ring.shape.ranks:
-        taken += ring.semaphores.wait(ring.free(slot), PATIENCE_S)
-        if ring.is_stopping:
-            for _ in range(taken):
-                ring.semaphores.post(ring.free(slot))
-            return False
-    return True
+    taken, free = 0, ring.free(slot)
+    while taken < ring.shape.ranks and not ring.is_stopping:
+        if ring.semaphores.wait(free, 0):
+            taken += 1
+        else:
+            outbox.hand_over()
+            taken += ring.semaphores.wait(free, PATIENCE_S)
+    if not ring.is_stopping:
+        return True
+    for _ in range(taken):
+        ring.semaphores.post(free)
+    return False
 
 
-def _fill(ring: Ring, slot: int, turn: int, step: int, source: Source) -> bool:
-    """Write all parts of a slot and hand them over; False where that was the end of the stream."""
+def _fill(ring: Ring, slot: int, turn: int, step: int, source: Source, outbox: Outbox) -> bool:
+    """Write all parts of a slot; False where that was the end of the stream."""
     more = True
     for rank in range(ring.shape.ranks):
-        part, head = ring.part(slot, rank), ring.head(slot, rank)
-        samples = source.fill(step, rank, part)
+        head = ring.head(slot, rank)
+        samples = source.fill(step, rank, ring.part(slot, rank))
         more = more and samples >= 0
         head[Part.SAMPLES], head[Part.END], head[Part.TURN] = max(samples, 0), samples < 0, turn
-        ring.semaphores.post(ring.filled(slot, rank))
+        outbox.put(ring.filled(slot, rank))
     return more
 
 

@@ -15,7 +15,7 @@ as its index. ``prepare`` takes a loader with either of them through ``Accelerat
 The order follows from (seed, epoch, number of samples) alone, a rank's part of it is said in
 ``shardlab.index.partition``. ``state_dict`` is a few integers, equal on all ranks after the same step;
 ``load_state_dict`` goes on there on any number of ranks, at once: nothing is drawn and thrown away. Both are what
-torchdata's ``StatefulDataLoader`` asks for.
+torchdata's ``StatefulDataLoader`` asks for. What ``set_epoch`` does after it is said in ``shardlab.index.place``.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ class KeyedSampler(Keyed, Sampler[int]):
     unit = 1
 
     def __len__(self) -> int:
+        """Samples of a whole epoch; the rest of one that is resumed has fewer."""
         return self.partition.size(self.rank)
 
     def __iter__(self) -> Iterator[int]:
@@ -59,6 +60,7 @@ class KeyedBatchSampler(Keyed, Sampler[NDArray[np.int64]]):
         return self.batch_size
 
     def __len__(self) -> int:
+        """Batches of a whole epoch; the rest of one that is resumed has fewer."""
         return self.partition.steps(self.rank)
 
     def __iter__(self) -> Iterator[NDArray[np.int64]]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sized
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Sized
+from typing import Any
 
 import numpy as np
 import torch.distributed as dist
@@ -12,19 +12,12 @@ from numpy.typing import NDArray
 
 from shardlab.errors import UsageError
 from shardlab.index.partition import Partition
+from shardlab.index.place import TAIL_NUMBERS, Bookmark, Place, refuse_another
 from shardlab.index.rules import Tail
 from shardlab.world import World, is_joining
 
-if TYPE_CHECKING:
-    from shardlab.sampler._walk import Walk
-
-
-class Place(NamedTuple):
-    """``start`` positions of the epoch's order are consumed, and ``drawn`` indices of this rank's next batch."""
-
-    epoch: int
-    start: int = 0
-    drawn: int = 0
+FIXED = ("samples", "seed", "shuffle", "tail")
+"""What has to be the same where a state is loaded."""
 
 
 class Keyed:
@@ -55,10 +48,9 @@ class Keyed:
         self.num_replicas, self.rank = _rank_of(num_replicas, rank)
         self.partition = Partition(_length_of(dataset), self.num_replicas, batch_size, tail)
         self.shuffle, self.seed, self.uneven_ends = shuffle, seed, uneven_ends
-        self.place = Place(epoch=0)  # where the next iteration begins
-        self.running: Walk | None = None
-        self._finished: int | None = None  # an epoch that a loaded state says is over
-        self.refuse_uneven_ends()
+        self.bookmark = Bookmark()
+        self.on_begin: Callable[[Partition], None] | None = None  # told what an iteration is about to give
+        self.refuse_uneven_ends(self.partition)
 
     def cut(self, indices: NDArray[np.int64]) -> list[Any]:
         """Indices as they are given out."""
@@ -67,7 +59,7 @@ class Keyed:
     @property
     def epoch(self) -> int:
         """The epoch whose order comes next."""
-        return self.place.epoch
+        return self.bookmark.next.epoch
 
     @property
     def batch_size(self) -> int:
@@ -90,34 +82,35 @@ class Keyed:
         return self.num_replicas
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch whose order comes next, from its beginning unless a state of it was loaded."""
-        if epoch != self.epoch:
-            over = epoch == self._finished
-            self.go_to(Place(epoch, self.partition.samples if over else 0))
+        """Choose the epoch whose order comes next, from its beginning unless a state of it was just loaded.
+
+        A training loop may call it at the head of each epoch, of a resumed one too: the epoch of the state goes
+        on where it was until an index of it is drawn, any other begins at its front, and so does the same one
+        again. ``StatefulDataLoader`` hands its state on when it is iterated, after ``set_epoch``: there the
+        epoch of the state holds, and the one after it where the loop over it had ended.
+        """
+        self.bookmark.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, int]:
         """Where the epoch is: the same few integers on every rank after the same number of batches.
 
-        ``consumed`` counts positions of the epoch's order over all ranks. ``drawn`` is 0 between batches.
+        ``consumed`` counts positions of the epoch's order over all ranks. ``drawn`` is 0 between batches. What a
+        loader has fetched ahead counts too, as Accelerate's do and any with workers; ``StatefulDataLoader``
+        has a state of its own, of what the loop was given.
         """
-        return self.state_at(self.running.place() if self.running else self.place)
+        return self.state_at(self.bookmark.place())
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Go on there at the next iteration, on any number of ranks, with any batch size.
+        """Go on there at the next iteration, on any number of ranks, with any batch size: O(1).
 
         A state from the end of an epoch goes on with the next one; after ``set_epoch`` of the finished one
-        an iteration gives nothing.
+        an iteration gives nothing. Raises UsageError where samples, seed, shuffle or tail are others.
         """
         place = self.place_in(state)
-        self.seed, self._finished = state["seed"], None
         if place.start == self.partition.samples:
-            self._finished = place.epoch
-            place = Place(place.epoch + 1)
-        self.go_to(place)
-
-    def go_to(self, place: Place) -> None:
-        """Begin there at the next iteration."""
-        self.place, self.running = place, None
+            self.bookmark.load_over(place)
+        else:
+            self.bookmark.load(place)
 
     def state_at(self, place: Place) -> dict[str, int]:
         """A place, and what must fit where it is loaded."""
@@ -128,26 +121,28 @@ class Keyed:
             "samples": self.partition.samples,
             "seed": self.seed,
             "shuffle": int(self.shuffle),
+            "tail": TAIL_NUMBERS[self.tail],
             "num_replicas": self.num_replicas,
             "batch_size": self.batch_size,
         }
 
     def place_in(self, state: dict[str, int]) -> Place:
         """The place that a state names. Raises UsageError where it is of another order."""
+        own = self.state_at(self.bookmark.next)
+        refuse_another(state, own, FIXED)
         place = Place(state["epoch"], state["consumed"], state.get("drawn", 0))
-        own = self.state_at(place)
         if place.drawn and self.unit > 1:
             raise UsageError("a state taken within a batch needs a KeyedSampler", type(self).__name__)
-        for name in ("samples", "shuffle", *(("num_replicas", "batch_size") if place.drawn else ())):
+        for name in ("num_replicas", "batch_size") if place.drawn else ():
             if state.get(name, own[name]) != own[name]:
-                why = ", taken within a batch," if name in ("num_replicas", "batch_size") else ""
-                raise UsageError(f"the state{why} must be one of {name} = {own[name]}", state[name])
+                rule = f"the {name} of a state taken within a batch must be that of the run"
+                raise UsageError(rule, state[name], [own[name]])
         return place
 
-    def refuse_uneven_ends(self) -> None:
+    def refuse_uneven_ends(self, part: Partition) -> None:
         """Raise where a rank that ends early would leave the others waiting."""
         in_group = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
-        if in_group and not self.uneven_ends and not self.partition.is_even:
+        if in_group and not self.uneven_ends and not part.is_even:
             raise UsageError(
                 "tail must give all ranks equally many samples in a process group",
                 self.tail,

@@ -12,7 +12,8 @@ from typing import Any, cast
 
 from shardlab.errors import UsageError
 from shardlab.index.permutation import BLOCK, Permutation, key_of
-from shardlab.sampler._keyed import Keyed, Place
+from shardlab.index.place import Place
+from shardlab.sampler._keyed import Keyed
 
 _FIRST_CHUNK = 1 << 10  # indices; each chunk is twice as long, up to a block: the first index comes at once
 _SPLITTERS = ("BatchSamplerShard._iter", "DataLoaderDispatcher._fetch")  # of accelerate.data_loader
@@ -42,10 +43,10 @@ class Walk:
     def __init__(self, sampler: Keyed) -> None:
         self.sampler = sampler
         self.loaded: Place | None = None
-        self.epoch, self.part = 0, sampler.partition
+        self.begin, self.part = Place(), sampler.partition
         self.made = 0  # items in the chunks so far, and indices drawn before
         self.chunk: Iterator[Any] = iter(())
-        self.started = self.ended = False
+        self.started = self.is_through = False
 
     def iterator(self) -> Indices:
         """Give out the items, chunk by chunk."""
@@ -55,17 +56,18 @@ class Walk:
 
     def place(self) -> Place:
         """Where a started iteration is."""
-        if self.ended:
-            return Place(self.epoch, self.part.samples)
+        if self.is_through:
+            return Place(self.begin.epoch, self.part.samples)
+        part, epoch = self.part, self.begin.epoch
         items = self.made - operator.length_hint(self.chunk)
-        size = self.part.size(self.sampler.rank)
+        size = part.size(self.sampler.rank)
         indices = min(items * self.sampler.unit, size)
-        if self.part.world_size == 1:  # what one rank drew is a prefix of the order, wherever it stops
-            return Place(self.epoch, min(self.part.start + indices, self.part.samples))
-        steps, drawn = divmod(indices, self.part.batch_size)
-        if drawn and indices == size:  # a short last batch
-            steps, drawn = steps + 1, 0
-        return Place(self.epoch, self.part.consumed(steps), drawn)
+        if indices == size:
+            return Place(epoch, part.consumed(part.steps(self.sampler.rank)))
+        if part.world_size == 1:  # what one rank drew is a prefix of the order, wherever it stops
+            return Place(epoch, part.start + indices)
+        steps, drawn = divmod(indices, part.batch_size)
+        return Place(epoch, part.consumed(steps), drawn)
 
     def state_dict(self) -> dict[str, int]:
         """The place and what must fit it; where it would begin, if it has not started."""
@@ -77,22 +79,25 @@ class Walk:
         """Iterators over chunks of items; how far the last one is tells the place."""
         sampler = self.sampler
         refuse_a_second_split(sampler)
-        sampler.refuse_uneven_ends()
-        self.epoch, start, skip = self.loaded or sampler.place
-        if self.loaded and start == self.part.samples:
-            self.started = self.ended = True
+        begin = self.loaded or sampler.bookmark.next
+        part = replace(sampler.partition, start=begin.start)
+        sampler.refuse_uneven_ends(part)
+        self.begin, self.part, self.made, self.started = begin, part, begin.drawn, True
+        if self.loaded and begin.start == part.samples:
+            self.is_through = True
             return  # the sampler has gone on to the next epoch
-        sampler.go_to(Place(self.epoch))  # where an iteration after this one begins
-        sampler.running, self.started = self, True
-        self.part, self.made = replace(sampler.partition, start=start), skip
-        order = Permutation(self.part.samples, key_of(sampler.seed, self.epoch)) if sampler.shuffle else None
-        for first, last in spans(self.part.steps(sampler.rank), self.part.batch_size):
-            positions = self.part.positions(sampler.rank, first, last)[skip:]
+        sampler.bookmark.begin(self)
+        if sampler.on_begin is not None:
+            sampler.on_begin(part)
+        key, skip = key_of(sampler.seed, begin.epoch), begin.drawn
+        order = Permutation(part.samples, key) if sampler.shuffle else None
+        for first, last in spans(part.steps(sampler.rank), part.batch_size):
+            positions = part.positions(sampler.rank, first, last)[skip:]
             items = sampler.cut(positions if order is None else order.permute(positions))
             self.made, skip = self.made + len(items), 0
             self.chunk = iter(items)
             yield self.chunk
-        self.ended = True
+        self.is_through = True
 
 
 def spans(steps: int, batch_size: int) -> Iterator[tuple[int, int]]:

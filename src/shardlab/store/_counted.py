@@ -6,7 +6,7 @@ import mmap
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import torch
 from torch.utils.data import Dataset, IterableDataset, default_collate, get_worker_info
@@ -101,9 +101,28 @@ class Counted(Dataset[Any]):
         self.counter.add(1)
         return self.dataset[index]
 
-    def _getitems(self, indices: Sequence[int]) -> list[Any]:
+    def _getitems(self, indices: Sequence[int]) -> Sequence[Any]:
         self.counter.add(len(indices))
         return self.dataset.__getitems__(indices)  # type: ignore[no-any-return]
+
+
+class Pairs(Sequence[tuple[Any, int]]):
+    """Samples with their indices, kept apart: a collate function that knows need not take them apart again."""
+
+    def __init__(self, samples: Sequence[Any], indices: Sequence[int]) -> None:
+        self.samples, self.indices = samples, indices
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    @overload
+    def __getitem__(self, place: int) -> tuple[Any, int]: ...
+    @overload
+    def __getitem__(self, place: slice) -> Pairs: ...
+    def __getitem__(self, place: int | slice) -> tuple[Any, int] | Pairs:
+        if isinstance(place, slice):
+            return Pairs(self.samples[place], self.indices[place])
+        return self.samples[place], self.indices[place]
 
 
 class Indexed(Counted):
@@ -113,9 +132,9 @@ class Indexed(Counted):
         self.counter.add(1)
         return self.dataset[index], index
 
-    def _getitems(self, indices: Sequence[int]) -> list[tuple[Any, int]]:
+    def _getitems(self, indices: Sequence[int]) -> Pairs:
         self.counter.add(len(indices))
-        return list(zip(self.dataset.__getitems__(indices), indices, strict=True))
+        return Pairs(self.dataset.__getitems__(indices), indices)
 
 
 class CountedStream(IterableDataset[Any]):
@@ -151,8 +170,10 @@ class IndexedCollate:
     def __init__(self, collate: Callable[[list[Any]], Any] = default_collate) -> None:
         self.collate = collate
 
-    def __call__(self, items: list[tuple[Any, int]]) -> tuple[Any, torch.Tensor]:
-        samples, indices = zip(*items, strict=True)
+    def __call__(self, items: Sequence[tuple[Any, int]]) -> tuple[Any, torch.Tensor]:
+        samples, indices = (
+            (items.samples, items.indices) if isinstance(items, Pairs) else zip(*items, strict=True)
+        )
         try:
             batch = self.collate(list(samples))
         except Exception as error:

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from shardlab import shm
+from shardlab.dataset._rows import rows_of
 from shardlab.errors import RunFailed
+from shardlab.measure import tree
 from shardlab.store._pack import Packed, unpack
 from shardlab.world import World
 
 POLL_S = 0.01
 NOTE = "store.json"
+BUILDER = "store.builder"  # process and its start, while it builds
+FAILED = "store.failed"  # what it said when it could not
+GRACE_S = 2.0  # for the rank that failed to say so itself, and for a launcher to end the others
 
 
 @dataclass(frozen=True)
@@ -62,22 +70,54 @@ def warm_ratio(run_dir: Path) -> float | None:
 
 
 def build_once(share: NodeShare, build: Callable[[], StoreNote]) -> StoreNote:
-    """``build()`` on the node's leader; the same note on every rank of the node."""
+    """``build()`` on the node's leader; the same note on every rank of the node.
+
+    Raises what ``build`` raised, and on the other ranks RunFailed with its text, or where the leader died.
+    """
     path = share.run_dir / NOTE
     if share.world.is_node_leader:
-        note = build()
-        partial = path.with_suffix(".partial")
-        partial.write_bytes(msgspec.json.encode(note))
-        partial.rename(path)
+        builder = share.run_dir / BUILDER
+        _put(builder, f"{os.getpid()} {tree.start_ticks_of(os.getpid())}".encode())
+        try:
+            note = build()
+        except BaseException as error:
+            with suppress(OSError):  # the error itself is what counts
+                _put(share.run_dir / FAILED, f"{type(error).__name__}: {error}".encode(errors="replace"))
+            raise
+        _put(path, msgspec.json.encode(note))
+        builder.unlink()
         return note
     deadline = time.monotonic() + share.timeout_s
     while not path.exists():
+        why = _why_in_vain(share.run_dir)
+        if why and not path.exists():
+            time.sleep(GRACE_S)
+            raise RunFailed(f"local rank 0 could not build the shared copy: {why}")
         if time.monotonic() > deadline:
             raise RunFailed(
                 f"local rank 0 did not finish building the shared copy within {share.timeout_s:.0f} s"
             )
         time.sleep(POLL_S)
     return msgspec.json.decode(path.read_bytes(), type=StoreNote)
+
+
+def _why_in_vain(run_dir: Path) -> str:
+    """Why the note will never come; empty where it still may."""
+    builder, failed = run_dir / BUILDER, run_dir / FAILED
+    if failed.exists():
+        return failed.read_text()
+    with suppress(FileNotFoundError):  # not begun, or just done
+        pid, _, started = builder.read_text().partition(" ")
+        if not tree.is_alive(int(pid), int(started)):
+            return f"its process {pid} died"
+    return ""
+
+
+def _put(path: Path, content: bytes) -> None:
+    """The file is there as a whole or not at all."""
+    partial = path.with_name(path.name + ".partial")
+    partial.write_bytes(content)
+    partial.rename(path)
 
 
 def put_skeleton(packed: Packed) -> shm.Handle:
@@ -122,8 +162,11 @@ class Attached:
         collate = getattr(self.inner, "collate_fn", None)
         if collate is not None:
             self.collate_fn = collate
+        self._rows = rows_of(self.inner)
         if hasattr(self.inner, "__getitems__"):
             self.__getitems__ = self.inner.__getitems__
+        elif self._rows is not None:
+            self.__getitems__ = self._rows.samples
 
     @property
     def wraps(self) -> Any:
@@ -133,7 +176,10 @@ class Attached:
     def __len__(self) -> int:
         return len(self.inner)
 
-    def __getitem__(self, index: int) -> Any:
+    def __getitem__(self, index: int | NDArray[np.int64]) -> Any:
+        """A sample; of a dataset of arrays also a batch of the samples at an array of indices, gathered."""
+        if isinstance(index, np.ndarray) and self._rows is not None:
+            return self._rows.batch(index)
         return self.inner[index]
 
     def __getattr__(self, name: str) -> Any:

@@ -1,0 +1,41 @@
+"""Semaphores that spawned processes open by name: those of the dead are swept where nobody was left to do it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from shardlab.launch import rundir
+
+SIGNED = """
+import multiprocessing, sys
+from shardlab.launch import rundir
+rundir.sign_semaphores()
+lock = multiprocessing.get_context("spawn").Lock()
+print(lock._semlock.name, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="semaphores have no files here")
+def test_semaphores_go_when_their_owner_and_its_tracker_were_killed(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", SIGNED], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    try:
+        file = Path("/dev/shm") / f"sem.{process.stdout.readline().strip().removeprefix('/')}"
+        rundir.sweep(tmp_path)
+        assert file.exists()  # its owner lives
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+    assert file.exists()
+    rundir.sweep(tmp_path)
+    assert not file.exists()
