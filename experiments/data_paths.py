@@ -2,8 +2,8 @@
 
 Hypothesis, at 4 ranks: `ring` at least 30x `accelerate` (dispatch) on samples of 784 bytes and 15x on 150 KB;
 `keyed` with one shared copy at least 5x `distributed` with private copies on 784 bytes and 1.3x on 150 KB, and
-its samplers in a stock DataLoader at least 2x and 1x; `ring` at least 4x and 1.2x; with a worker per rank
-against as many readers in one pool at least 5x.
+its samplers in a stock DataLoader at least 2x and 1x; `ring` at least 4x and 1.2x; a pool
+of four readers at least 5x `distributed` with a worker for each rank.
 
 How to read the answer: each row is a pair of configurations run in turn, each time in fresh processes;
 ``ratio`` is the median of A's distinct samples/s over B's, pair by pair, ``low`` and ``high`` a 95 % bootstrap

@@ -7,6 +7,9 @@ import pytest
 
 ENDING = """
 import os, signal, sys
+for number in (signal.SIGTERM, signal.SIGHUP):
+    signal.signal(number, signal.SIG_DFL)  # whoever started the tests may have had it ignored
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from shardlab.ends import exit_code_of
 from shardlab.errors import UsageError
 
@@ -38,10 +41,14 @@ def test_a_signal_has_its_exit_code_wherever_it_comes(where: str, name: str, cod
     assert err.count("\n") == 1
 
 
-def test_a_second_ctrl_c_changes_nothing() -> None:
-    twice = "os.kill(os.getpid(), signal.SIGINT)"
-    body = f"\n    try: {twice}\n    finally:\n        import atexit; atexit.register(lambda: {twice})"
-    assert ended(body) == (130, "shardlab: interrupted\n")
+@pytest.mark.parametrize("second", ["INT", "TERM"])
+@pytest.mark.parametrize(("first", "code"), [("INT", 130), ("TERM", 143)])
+def test_a_second_signal_changes_nothing(first: str, code: int, second: str) -> None:
+    once, again = (f"os.kill(os.getpid(), signal.SIG{name})" for name in (first, second))
+    body = f"\n    try: {once}\n    finally:\n        import atexit; atexit.register(lambda: {again})"
+    found, err = ended(body)
+    assert found == code
+    assert err.count("\n") == 1
 
 
 def test_an_error_is_one_line_and_its_code() -> None:

@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -132,7 +133,19 @@ def test_an_error_of_a_signals_handler_leaves_the_wait(semaphores: Semaphores) -
         signal.signal(signal.SIGUSR1, before)
 
 
-def test_waiting_costs_no_processor_time(semaphores: Semaphores) -> None:
-    cpu = time.thread_time()
-    assert not semaphores.wait(0, 1.0)
-    assert time.thread_time() - cpu < 0.005
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc")
+def test_who_waits_sleeps_until_it_is_woken(semaphores: Semaphores) -> None:
+    waiting = threading.Thread(target=semaphores.wait, args=(0, 60.0))
+    waiting.start()
+    status = Path(f"/proc/self/task/{waiting.native_id}/status")
+    time.sleep(0.2)  # until it has fallen asleep, most likely
+    before = sleeps(status)
+    time.sleep(0.3)
+    assert sleeps(status) - before <= 1  # a loop that polls falls asleep again and again
+    semaphores.post(0)
+    waiting.join()
+
+
+def sleeps(status: Path) -> int:
+    """How often a thread fell asleep."""
+    return int(status.read_text().partition("voluntary_ctxt_switches:")[2].split()[0])

@@ -28,7 +28,7 @@ def exit_code_of(command: Callable[[], int]) -> int:
         with _interrupted_by_signals():
             return command()
     except Interrupted as error:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # an impatient second one must not change the exit code
+        _ignore_what_follows()
         print(f"shardlab: {error}", file=sys.stderr)
         return error.code
     except ShardlabError as error:
@@ -39,9 +39,16 @@ def exit_code_of(command: Callable[[], int]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     except KeyboardInterrupt:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        _ignore_what_follows()
         print("shardlab: interrupted", file=sys.stderr)
         return int(ExitCode.INTERRUPTED)
+
+
+def _ignore_what_follows() -> None:
+    """An impatient second signal must not change the exit code, nor what is said."""
+    if threading.current_thread() is threading.main_thread():
+        for number in heeded_signals():
+            signal.signal(number, signal.SIG_IGN)
 
 
 @contextmanager

@@ -27,6 +27,7 @@ from shardlab import plugins
 from shardlab.collective import on_all
 from shardlab.config import StartMethod, Tail
 from shardlab.errors import UsageError
+from shardlab.index.partition import Partition
 from shardlab.plan import Plan
 from shardlab.store import NoCounter, Store, StoreNote
 from shardlab.store._share import Attached, attach_memory
@@ -66,6 +67,7 @@ def loader(
     shuffle: bool = True,
     seed: int = 0,
     tail: Tail = "pad",
+    uneven_ends: bool = False,
     workers: int = 0,
     worker_start_method: StartMethod = "auto",
     held: int | None = None,
@@ -74,8 +76,9 @@ def loader(
     """This rank's batches of ``batch_size`` samples, as ``DataLoader`` collates them.
 
     ``keyed`` reads in each rank, arrays in one gather a batch; ``ring`` has ``workers`` readers (at least one)
-    read for all ranks of the node. ``tail``: see :class:`shardlab.index.partition.Partition`; ``keep`` leaves
-    ranks with unequal numbers of steps, which hangs a collective unless the loop is inside ``join()``.
+    read for all ranks of the node. ``tail``: see :class:`shardlab.index.partition.Partition`. Under ``keep`` some
+    ranks have fewer samples, and a DDP model then waits for them for ever: refused on several ranks unless
+    ``uneven_ends`` says that the training loop copes, as one inside ``join()`` does.
 
     For ``ring``: ``held``, how many batches a rank may hold at once; ``slot_bytes``, the room for one batch of
     one rank, where batches grow to more than eight times what the first sample says.
@@ -92,12 +95,20 @@ def loader(
         workers=workers,
         worker_start_method=worker_start_method,
     )
+    world = current_world()
+    if not uneven_ends and tail == "keep" and world.world_size > 1 and not _is_even(plan, world):
+        raise UsageError(
+            "tail must give all ranks equally many samples in a process group",
+            tail,
+            ["pad", "drop"],
+            "or say uneven_ends=True where the training loop copes with ranks that end early",
+        )
     store = Store(dataset, NoCounter(), iterable=iterable)
     room = {"held": held, "slot_bytes": slot_bytes}
     options = {name: value for name, value in room.items() if value is not None}
     if options and sampler != "ring":
         raise UsageError("held and slot_bytes are of the ring", sampler, ["ring"])
-    return Batches(plugins.find("datapath")[sampler].load().open(store, plan, current_world(), **options))
+    return Batches(plugins.find("datapath")[sampler].load().open(store, plan, world, **options))
 
 
 class Batches:
@@ -168,6 +179,13 @@ def _first(pair: tuple[Any, Any]) -> Any:
 
 def _has_indices(dataset: Any) -> bool:
     return hasattr(dataset, "__getitem__") and not isinstance(dataset, IterableDataset)
+
+
+def _is_even(plan: Plan, world: World) -> bool:
+    """Whether all ranks get equally many samples; nobody knows of a stream."""
+    if plan.samples is None:
+        return False
+    return Partition(plan.samples, world.world_size, plan.batch_size, plan.tail).is_even
 
 
 def _with_indices(source: Callable[[], Any]) -> Any:

@@ -6,14 +6,19 @@ import ctypes
 import multiprocessing
 import os
 import select
+import shutil
 import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import TracebackType
 
+SHM = Path("/dev/shm")
 _PR_SET_PDEATHSIG = 1
+_RUN = "shardlab_run"  # in multiprocessing's settings, which a process takes over from the one that starts it
+_WORKER = "worker-"
 
 
 def die_with_parent() -> None:
@@ -33,6 +38,7 @@ def die_with_starter() -> None:
     """
     die_with_parent()
     ignore_lost_connections()
+    _sign_in()
     starter = multiprocessing.parent_process()
     if starter is None:
         return
@@ -57,12 +63,34 @@ def ignore_lost_connections() -> None:
 
 
 def keep_sockets_in(folder: str) -> None:
-    """Have multiprocessing put its sockets there, for this process and those that it starts.
+    """Have multiprocessing put its sockets in a run's folder, for this process and those that it starts.
 
     Its own choice is a new folder that stays behind where the process is ended. The address of a socket has
     108 bytes, so a folder inside ``folder`` would not always fit.
     """
-    multiprocessing.current_process()._config["tempdir"] = folder  # type: ignore[attr-defined]
+    settings = multiprocessing.current_process()._config  # type: ignore[attr-defined]
+    settings["tempdir"] = settings[_RUN] = folder
+
+
+def _sign_in() -> None:
+    """Leave this worker's number in the run's folder, where there is one."""
+    folder = multiprocessing.current_process()._config.get(_RUN)  # type: ignore[attr-defined]
+    if folder is not None:
+        with suppress(OSError):
+            Path(folder, f"{_WORKER}{os.getpid()}").touch()
+
+
+def remove_run_folder(folder: Path) -> None:
+    """Remove a run's folder, and what its workers left in shared memory.
+
+    torch gives a batch that is handed over a file with a name there, and takes the name away at once: a worker
+    that is killed in between leaves both.
+    """
+    for worker in folder.glob(_WORKER + "*"):
+        for file in SHM.glob(f"torch_{worker.name.removeprefix(_WORKER)}_*"):
+            with suppress(OSError):
+                file.unlink()
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def call_no_semaphores_leaked() -> None:

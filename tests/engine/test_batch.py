@@ -67,6 +67,15 @@ def test_the_bytes_of_a_batch_are_those_of_its_arrays(batch: Any, nbytes: int) -
     assert read_every_byte(batch)[0] == nbytes
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.bfloat16])
+def test_a_column_is_read(dtype: torch.dtype) -> None:
+    column = torch.zeros(5, 3, dtype=dtype)[:, 1]
+    nbytes, before = read_every_byte(column)
+    assert nbytes == 5 * dtype.itemsize
+    column[4] = 1
+    assert read_every_byte(column)[1] != before
+
+
 def test_an_array_is_read_where_it_lies() -> None:
     array = np.zeros(100)
     (tensor,) = tensors(array)

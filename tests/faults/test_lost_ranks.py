@@ -10,6 +10,7 @@ import os
 import re
 import signal
 import socket
+import subprocess
 import sys
 from multiprocessing import resource_sharer
 from pathlib import Path
@@ -21,7 +22,8 @@ import psutil
 import pytest
 
 from faults.scene import GONE_WITHIN_S, TROUBLED, Run, Scene, wait_for
-from shardlab.engine.lifeline import write_failure
+from shardlab.engine import lifeline
+from shardlab.engine.lifeline import read_failures, write_failure
 from shardlab.errors import RunFailed
 from shardlab.launch.agent import first_failure
 from shardlab.process import die_with_starter
@@ -30,10 +32,11 @@ from shardlab.store import NodeShare, StoreNote, mmap, shared
 from shardlab.store._share import build_once
 from shardlab.world import World
 
-RING = (
-    "--sampler", "ring", "--dataset", f"{TROUBLED}:calm", "--compute", "50ms",
-    "--nproc", "2", "--start-method", "fork", "--worker-start-method", "fork", "--quiet",
+RANKS = (
+    "--nproc", "2", "--start-method", "fork", "--worker-start-method", "fork", "--compute", "50ms", "--quiet",
 )  # fmt: skip
+RING = ("--sampler", "ring", "--dataset", f"{TROUBLED}:calm", *RANKS)
+WORKERS = ("--sampler", "distributed", "--workers", "1", *RANKS)
 LEADER, FOLLOWER = World(0, 2, 0, 2), World(1, 2, 1, 2)
 
 
@@ -46,6 +49,30 @@ def ring_of(scene: Scene, run: Run, readers: int) -> tuple[list[int], list[int]]
     return [leader, follower], [reader.pid for reader in found]
 
 
+def test_a_rank_that_hears_nothing_does_not_delay_the_end(scene: Scene) -> None:
+    run = scene.start("--dataset", f"{TROUBLED}:deaf", *RANKS)
+    scene.pid_of_rank(1)
+    os.kill(scene.pid_of_rank(0), signal.SIGKILL)
+    ended = run.wait(2 * GONE_WITHIN_S)
+    assert ended.code == 1
+    assert ended.message.startswith("rank 0 failed: killed by SIGKILL")
+
+
+FOLLOWS = """
+import sys, time
+from pathlib import Path
+from shardlab.engine import lifeline
+lifeline.follow(Path(sys.argv[1]))
+time.sleep(3600)
+"""
+
+
+def test_a_rank_that_starts_after_its_launcher_was_killed_ends_at_once(tmp_path: Path) -> None:
+    os.close(lifeline.create(tmp_path / "pipe"))
+    ended = subprocess.run([sys.executable, "-c", FOLLOWS, str(tmp_path / "pipe")], check=False, timeout=60)
+    assert ended.returncode == 1
+
+
 # The ring
 
 
@@ -54,7 +81,7 @@ def test_a_killed_rank_of_a_ring_is_named_with_the_signal(rank: int, scene: Scen
     run = scene.start(*RING)
     ranks, _ = ring_of(scene, run, readers=1)
     os.kill(ranks[rank], signal.SIGKILL)
-    ended = run.wait(GONE_WITHIN_S)
+    ended = run.wait()
     assert ended.code == 1
     assert ended.message.startswith(f"rank {rank} failed: killed by SIGKILL")
 
@@ -64,7 +91,7 @@ def test_a_killed_reader_of_a_ring_is_named(readers: int, scene: Scene) -> None:
     run = scene.start(*RING, "--workers", str(readers))
     _, reading = ring_of(scene, run, readers)
     os.kill(reading[-1], signal.SIGKILL)
-    ended = run.wait(GONE_WITHIN_S)
+    ended = run.wait()
     assert ended.code == 1
     assert re.search(r"rank [01]: reader \d of the ring died \(exit code -9\)$", ended.message)
 
@@ -145,13 +172,50 @@ def test_a_rank_that_waits_for_the_copy_ends_where_the_one_that_builds_it_was_ki
 def test_a_dataset_that_fails_in_rank_0_alone_is_told_by_rank_0(sampler: str, scene: Scene) -> None:
     ended = scene.run(
         "--sampler", sampler, "--store", "shared", "--dataset", f"{TROUBLED}:failing_in_rank_0",
-        "--nproc", "2", "--start-method", "fork", "--quiet",
+        *RANKS,
     )  # fmt: skip
     assert ended.code == 1
     assert ended.message.startswith("rank 0 failed: OSError: the drive is not there")
 
 
 # A worker
+
+
+@pytest.mark.parametrize("data", ["calm", "handing_over"])
+def test_a_killed_worker_is_told_by_its_rank_in_one_sentence(data: str, scene: Scene) -> None:
+    run = scene.start(*WORKERS, "--dataset", f"{TROUBLED}:{data}")
+    os.kill(scene.pid_of_rank(1), signal.SIGKILL)  # its worker, which reads for it
+    ended = run.wait()
+    assert ended.code == 1
+    assert re.match(r"rank 1: DataLoader worker \(pid\S* \d+\) (exited|is killed)", ended.message)
+
+
+def test_what_workers_had_in_shared_memory_goes_with_a_killed_launcher(scene: Scene) -> None:
+    run = scene.start(*WORKERS, "--dataset", f"{TROUBLED}:handing_over")
+    scene.pid_of_rank(0)
+    scene.pid_of_rank(1)
+    run.process.kill()
+    run.wait()
+    scene.wait_until_nobody_lives()
+    scene.run("--dataset", "synthetic:n=0:8", "--quiet")
+
+
+class FailsAsAWorkerEnds(Exception):
+    def __str__(self) -> str:
+        subprocess.run(["true"], check=True)
+        return "the cause"
+
+
+def test_a_worker_that_ends_meanwhile_does_not_keep_a_rank_from_saying_why_it_failed(tmp_path: Path) -> None:
+    def alarm(*_: object) -> None:
+        raise RuntimeError("a worker has ended")  # as torch's handler does
+
+    before = signal.signal(signal.SIGCHLD, alarm)
+    try:
+        write_failure(tmp_path, 0, FailsAsAWorkerEnds())
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+    assert [failure.message for failure in read_failures(tmp_path)] == ["the cause"]
 
 
 def serve_a_rank_that_goes(said: Path) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, get_worker_info
 
 SAMPLES = 4000
 
@@ -57,6 +58,11 @@ def hanging() -> Troubled:
     return Troubled(_hang)
 
 
+def deaf() -> Troubled:
+    """Rank 1 never gets its first sample, nor a signal."""
+    return Troubled(_turn_deaf)
+
+
 def raising() -> Troubled:
     """Rank 2 fails at its first sample."""
     return Troubled(_raise)
@@ -65,6 +71,11 @@ def raising() -> Troubled:
 def failing_on_1() -> Troubled:
     """Rank 1 fails at its first sample."""
     return Troubled(_raise_on_1)
+
+
+def handing_over() -> Troubled:
+    """Workers are in the middle of handing over a batch, which lies in shared memory under a name."""
+    return Troubled(_handed_over)
 
 
 def only_0() -> Troubled:
@@ -113,10 +124,22 @@ def forgetful_factory() -> Any:
     """A factory without a return."""
 
 
+def _handed_over(index: int) -> torch.Tensor:
+    if get_worker_info() is not None:
+        Path(f"/dev/shm/torch_{os.getpid()}_1_1").touch()
+    return sample(index)
+
+
 def _hang(index: int) -> torch.Tensor:
     if os.environ.get("RANK") == "1":
         time.sleep(3600)
     return sample(index)
+
+
+def _turn_deaf(index: int) -> torch.Tensor:
+    if os.environ.get("RANK") == "1":
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # as a call into C that never returns
+    return _hang(index)
 
 
 def _raise(index: int) -> torch.Tensor:

@@ -6,11 +6,14 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
+from shardlab.datapath._keyed import BatchReader
 from shardlab.dataset._arrays import ArrayDataset
+from shardlab.errors import RunFailed
 from shardlab.store import IndexedCollate, ReadCounter, Store
 
 DATA = torch.arange(40) * 10
@@ -55,6 +58,21 @@ def test_asking_for_the_length_or_the_raw_object_is_no_read(counter: ReadCounter
     assert len(store.dataset) == len(store.indexed) == 40
     assert int(store.raw[7]) == 70
     assert counter.total() == 0
+
+
+class DropsOne(ArrayDataset):
+    """Leaves a sample out that it cannot read."""
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        return [self[index] for index in indices if index != 3]
+
+
+def test_a_dataset_that_leaves_samples_out_of_a_batch_is_refused(counter: ReadCounter) -> None:
+    store = Store(DropsOne(DATA), counter)
+    with pytest.raises(RunFailed, match="a sample for each index, but gave 3 for 4"):
+        store.indexed.__getitems__([1, 2, 3, 4])
+    with pytest.raises(RunFailed, match="a sample for each index, but gave 3 for 4"):
+        BatchReader(store.raw, list, counter.add).read(np.array([1, 2, 3, 4]))
 
 
 def test_an_indexed_sample_comes_with_its_index(counter: ReadCounter) -> None:

@@ -14,6 +14,7 @@ from shardlab.index.partition import Partition
 from shardlab.index.permutation import BLOCK, Permutation, key_of
 from shardlab.index.place import TAIL_NUMBERS, Bookmark, Place, Progress, refuse_another
 from shardlab.plan import Plan
+from shardlab.store import refuse_other_lengths
 from shardlab.world import World
 
 
@@ -124,9 +125,11 @@ class BatchReader:
         """The batch, read and collated as a stock DataLoader would."""
         self.count(len(indices))
         numbers = indices.tolist()
-        if hasattr(self.dataset, "__getitems__"):
-            return self.collate(self.dataset.__getitems__(numbers))
-        return self.collate([self.dataset[number] for number in numbers])
+        if not hasattr(self.dataset, "__getitems__"):
+            return self.collate([self.dataset[number] for number in numbers])
+        samples = self.dataset.__getitems__(numbers)
+        refuse_other_lengths(samples, numbers)
+        return self.collate(samples)
 
     def gather(self, indices: NDArray[np.int64], out: Sequence[NDArray[np.uint8]]) -> None:
         """The rows into ``out``; only where ``rows`` is not None."""

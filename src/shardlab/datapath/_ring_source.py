@@ -152,7 +152,8 @@ class Targets:
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
-        self._descriptions: dict[int, bytes] = {}  # by size; two at the most: a full batch and the last one
+        # By size, with the bytes of the arrays; two at the most: a full batch and the last one.
+        self._descriptions: dict[int, tuple[bytes, int]] = {}
         self._known: dict[int, tuple[Bytes, int, list[Bytes], NDArray[np.int64]]] = {}  # keeps each part
 
     def of(self, part: Bytes, count: int) -> tuple[list[Bytes], NDArray[np.int64]]:
@@ -164,9 +165,10 @@ class Targets:
 
     def _laid_out(self, part: Bytes, count: int) -> tuple[list[Bytes], NDArray[np.int64]]:
         if count not in self._descriptions:
-            self._descriptions[count] = _described(self._rows, count)[0]
-        put_description(self._descriptions[count], part)
-        offset, leaves = data_start(self._descriptions[count]), []
+            self._descriptions[count] = _described(self._rows, count)
+        description, needed = self._descriptions[count]
+        put_description(description, needed, part)
+        offset, leaves = data_start(description), []
         for nbytes in self._rows.row_bytes:
             leaves.append(part[offset : offset + count * nbytes].reshape(count, nbytes))
             offset += aligned(count * nbytes)

@@ -53,33 +53,18 @@ def open(
     A rank may hold ``held`` batches at once; ``slot_bytes`` is the room for one batch of one rank where the
     first sample does not tell. What a rank fails with here all of them raise.
     """
-    readers = max(1, plan.workers)
-    if store.iterable and readers > 1:
-        raise UsageError(
-            "--sampler ring reads an iterable dataset with one reader", plan.workers, ["--workers 1"]
-        )
-    if store.iterable and world.world_size != world.local_world_size:
-        raise UsageError(
-            "--sampler ring reads an iterable dataset on one node", "several nodes, each of which would read it all",
-            ["accelerate"],
-        )  # fmt: skip
+    _refuse_unfit(store, plan, world, held, slot_bytes)
     opened: list[RingLoader] = []
 
     def lead() -> bytes:
-        source = (StreamSource if store.iterable else MapSource)(store, plan, world)
-        part_bytes = part_bytes_for(source) if slot_bytes is None else aligned(slot_bytes)
-        ranks = world.local_world_size
-        slots = slots_for(readers, max(held, QUICK_BYTES // (ranks * part_bytes)))
-        shape = Shape(ranks, readers, slots, part_bytes)
-        handle = create(shape)
-        ring = Ring(handle, shape)
-        ring.reset()
-        crew = Crew(ring, handle, _start_readers(handle, shape, source, plan))
-        opened.append(RingLoader(ring, world.local_rank, crew))
+        if not world.is_node_leader:
+            return b""
+        shape, handle, ring = _led(store, plan, world, held, slot_bytes)
+        opened.append(ring)
         return msgspec.json.encode((handle, shape))
 
     failed = f"rank {world.rank} could not open the ring"
-    said = on_all(world.world_size, lead if world.is_node_leader else bytes, failed)
+    said = on_all(world.world_size, lead, failed)
     handle, shape = msgspec.json.decode(said[world.rank - world.local_rank], type=tuple[Handle, Shape])
 
     def follow() -> bytes:
@@ -89,6 +74,37 @@ def open(
 
     on_all(world.world_size, follow, failed)
     return RingPath(opened[0], plan, world, stream=store.iterable)
+
+
+def _refuse_unfit(store: Store, plan: Plan, world: World, held: int, slot_bytes: int | None) -> None:
+    for name, value in (("held", held), ("slot_bytes", slot_bytes)):
+        if value is not None and value < 1:
+            raise UsageError(f"{name} must be at least 1", value)
+    if store.iterable and plan.workers > 1:
+        raise UsageError(
+            "--sampler ring reads an iterable dataset with one reader", plan.workers, ["--workers 1"]
+        )
+    if store.iterable and world.world_size != world.local_world_size:
+        raise UsageError(
+            "--sampler ring reads an iterable dataset on one node", "several nodes, each of which would read it all",
+            ["accelerate"],
+        )  # fmt: skip
+
+
+def _led(
+    store: Store, plan: Plan, world: World, held: int, slot_bytes: int | None
+) -> tuple[Shape, Handle, RingLoader]:
+    """A new ring with its readers running, and this rank's end of it."""
+    source = (StreamSource if store.iterable else MapSource)(store, plan, world)
+    part_bytes = part_bytes_for(source) if slot_bytes is None else aligned(slot_bytes)
+    ranks, readers = world.local_world_size, max(1, plan.workers)
+    slots = slots_for(readers, max(held, QUICK_BYTES // (ranks * part_bytes)))
+    shape = Shape(ranks, readers, slots, part_bytes)
+    handle = create(shape)
+    ring = Ring(handle, shape)
+    ring.reset()
+    crew = Crew(ring, handle, _start_readers(handle, shape, source, plan))
+    return shape, handle, RingLoader(ring, world.local_rank, crew)
 
 
 class RingPath(KeyedPlace):

@@ -47,15 +47,22 @@ class Rows:
             np.take(raw, indices, axis=0, out=target, mode="clip")
 
     def batch(self, indices: NDArray[np.int64]) -> Any:
-        """The batch of the samples at ``indices``, int64 of shape (m,), in memory of its own.
+        """The batch of the samples at ``indices``, whole numbers of shape (m,), in memory of its own.
 
-        Raises IndexError outside [0, len).
+        Raises IndexError outside [0, len), and for what is no such array, a mask among it.
         """
+        if indices.ndim != 1 or (indices.size and indices.dtype.kind not in "iu"):
+            raise IndexError(
+                f"indices must be whole numbers on one axis, but got {indices.dtype} of shape {indices.shape}"
+            )
+        indices = np.ascontiguousarray(indices, np.int64)
         count, rows = len(indices), len(self.leaves[0])
-        if count and self.period is None and np.maximum.reduce(indices.view(np.uint64)) >= rows:
+        if not count:
+            return self.assemble([leaf[:0].clone() for leaf in self.leaves])
+        if self.period is None and np.maximum.reduce(indices.view(np.uint64)) >= rows:
             raise IndexError(f"indices must lie in [0, {rows}), but got {indices}")
         raw = [np.empty(count * nbytes, np.uint8) for nbytes in self.row_bytes]
-        self.take(indices, [flat.reshape(count, -1) for flat in raw])
+        self.take(indices, [flat.reshape(count, n) for flat, n in zip(raw, self.row_bytes, strict=True)])
         return self.assemble(self.as_tensors(raw, count))
 
     def samples(self, indices: Sequence[int]) -> list[Any]:

@@ -127,10 +127,10 @@ def words_of_batch(batch: torch.Tensor) -> Words:
     if not len(batch):
         return np.zeros(0, np.uint64)
     try:
-        raw = batch.numpy().reshape(len(batch), -1).view(np.uint8)  # (batch, bytes of a row)
+        flat = np.ascontiguousarray(batch.numpy().reshape(len(batch), -1))
+        raw = flat.view(np.uint8)  # (batch, bytes of a row)
     except (RuntimeError, TypeError):  # not on the processor, part of a graph, or of a dtype that only torch has
-        flat = batch.detach().cpu().reshape(len(batch), -1).contiguous()
-        raw = flat.view(torch.uint8).numpy()
+        raw = batch.detach().cpu().reshape(len(batch), -1).contiguous().view(torch.uint8).numpy()
     if raw.shape[1] % 8 == 0:
         first: Words = raw.view(_WORD)[:, 0]
         return first

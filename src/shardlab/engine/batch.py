@@ -68,9 +68,10 @@ def read_every_byte(batch: Any) -> tuple[int, int]:
 def _raw(tensor: torch.Tensor) -> NDArray[np.uint8]:
     """Its bytes, in a row; a copy only where they do not lie in one."""
     try:
-        return tensor.numpy().reshape(-1).view(np.uint8)
+        return np.ascontiguousarray(tensor.numpy()).reshape(-1).view(np.uint8)
     except (RuntimeError, TypeError):  # one that is part of a graph, or of a dtype that only torch has
-        return tensor.detach().resolve_conj().resolve_neg().reshape(-1).view(torch.uint8).numpy()
+        plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
+        return plain.reshape(-1).view(torch.uint8).numpy()
 
 
 def computation(kind: str, device: torch.device) -> Callable[[Any], None] | None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 import signal
 import sys
 import threading
@@ -23,10 +22,10 @@ from types import FrameType
 import msgspec
 
 from shardlab.errors import ExitCode, ShardlabError
-from shardlab.process import heeded_signals
+from shardlab.process import heeded_signals, remove_run_folder
 from shardlab.process import ignore_lost_connections as ignore_lost_connections
 
-# What gloo, the ring and the store say on a rank that lost another one.
+# What gloo, the ring, the store and shared memory say on a rank that lost another one.
 ECHOES = (
     "connection closed by peer",
     "connection reset",
@@ -34,6 +33,7 @@ ECHOES = (
     "died in the middle of an epoch",
     "left the ring, and the others wait for it",
     "local rank 0 could not build the shared copy",
+    "the shared copy held by process",
 )
 INTERRUPTED = int(ExitCode.INTERRUPTED)
 
@@ -48,9 +48,11 @@ def follow(path: Path) -> None:
     """End this process at once when the pipe at ``path`` has no writer left."""
     _let_go_of(path)
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        # Without O_NONBLOCK this would wait for ever for a launcher that was killed before.
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:  # the launcher is gone already
         os._exit(1)
+    os.set_blocking(fd, True)
 
     def wait() -> None:
         while os.read(fd, 1):  # nothing is ever written: only the end of it is read
@@ -76,7 +78,7 @@ def leave_quietly_on_signals(folder: Path | None = None) -> None:
 
     def leave(number: int, _frame: FrameType | None) -> None:
         if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
+            remove_run_folder(folder)
         os._exit(INTERRUPTED if number == signal.SIGINT else 128 + number)
 
     for number in heeded_signals():
@@ -105,7 +107,10 @@ class Failure:
 
 
 def write_failure(run_dir: Path, rank: int, error: BaseException) -> Failure:
-    """Leave ``failure-<rank>.json`` in the run's folder."""
+    """Leave ``failure-<rank>.json`` in the run's folder, as the last thing that this process does."""
+    if threading.current_thread() is threading.main_thread():
+        # torch's handler raises for each worker that has ended, in the middle of this too.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     kind, message = _own_words(error)
     failure = Failure(
         rank=rank,
@@ -114,7 +119,7 @@ def write_failure(run_dir: Path, rank: int, error: BaseException) -> Failure:
         message=message,
         where=_users_frame(error),
         trace="".join(traceback.format_exception(error)),
-        expected=isinstance(error, ShardlabError),
+        expected=isinstance(error, ShardlabError) or _LOST_WORKER.match(message) is not None,
         exit_code=int(error.exit_code) if isinstance(error, ShardlabError) else int(ExitCode.FAILED),
     )
     with contextlib.suppress(OSError):
@@ -134,6 +139,7 @@ def read_failures(run_dir: Path) -> list[Failure]:
 
 
 _WORKERS_ERROR = re.compile(r"Caught (?P<kind>[\w.]+) (?P<worker>in .*?)\.\n.*Traceback", re.DOTALL)
+_LOST_WORKER = re.compile(r"DataLoader worker \(pid.* (exited unexpectedly|is killed by signal)")
 _FRAME = re.compile(r'^  File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
 
 

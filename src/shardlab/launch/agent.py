@@ -145,7 +145,9 @@ class _Rope:
                 )
 
     def _is_ending(self) -> bool:
-        return self.reason is not None or bool(lifeline.failed(self.job.folder))
+        # `exitcode` would reap what the agent has to.
+        codes = [getattr(process._popen, "returncode", None) for process in self.ranks]  # type: ignore[attr-defined]
+        return self.reason is not None or any(codes) or bool(lifeline.failed(self.job.folder))
 
     def _kill(self) -> None:
         """End ranks that are stopped or stuck: the agent waits 30 s for them once another has failed."""

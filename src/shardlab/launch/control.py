@@ -95,7 +95,8 @@ def control_of(job: Job, nproc: int, steps_left: int) -> Control:
     round_samples = nproc * job.config.batch_size
     ahead = job.config.workers * job.config.prefetch_factor + 1
     half = max(nproc, (job.facts.samples or round_samples * 2) // 2)  # the rest has to show in the difference
-    before = STEPS_BEFORE_HOLD + 2 * job.config.workers  # a ring of so many readers has been through its slots
+    # A ring of so many readers is through its slots then, but for some MiB where batches are small.
+    before = STEPS_BEFORE_HOLD + 2 * job.config.workers
     rounds = before + (min(steps_left, ahead) if job.config.workers else 1)
     length = rounds * round_samples
     if not job.config.workers and job.facts.samples is not None:

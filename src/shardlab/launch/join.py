@@ -7,7 +7,6 @@ global rank 0 gathers what all found out and prints it.
 from __future__ import annotations
 
 import os
-import shutil
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -31,7 +30,7 @@ from shardlab.launch.spec import spec_of
 from shardlab.launch.summary import Outcome, ledger_file, outcome_of
 from shardlab.launch.watch import Watched, monitored
 from shardlab.measure import kernel
-from shardlab.process import call_no_semaphores_leaked, die_with_parent
+from shardlab.process import call_no_semaphores_leaked, die_with_parent, remove_run_folder
 from shardlab.world import World
 
 
@@ -82,14 +81,14 @@ def run(config: RunConfig, output: OutputConfig, argv: list[str]) -> Outcome | N
         failure = lifeline.write_failure(folder, world.rank, error)
         if failure.is_echo:
             if world.is_node_leader:
-                shutil.rmtree(folder, ignore_errors=True)
+                remove_run_folder(folder)
             os._exit(failure.exit_code)
         if failure.where and not failure.expected:
             raise RunFailed(probe.describe_failure(f"rank {world.rank} failed", failure)) from None
         raise
     finally:
         if world.is_node_leader:
-            shutil.rmtree(folder, ignore_errors=True)
+            remove_run_folder(folder)
 
 
 def refuse_disagreement(world: World) -> None:
@@ -137,7 +136,7 @@ def _agree_on_job(
             error.exit_code = type(error.exit_code)(int(code))
             raise error
         if world.is_node_leader:
-            shutil.rmtree(folder, ignore_errors=True)
+            remove_run_folder(folder)
         os._exit(1)  # rank 0 says what is wrong
     job = replace(msgspec.json.decode(said, type=Job), run_dir=str(folder), joined=True)
     if world.is_node_leader:

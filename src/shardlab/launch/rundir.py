@@ -8,18 +8,18 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.util import get_temp_dir
 from pathlib import Path
 
+from shardlab.process import SHM, remove_run_folder
+
 PREFIX = "shardlab-run-"
 SOCKETS_PREFIX = "pymp-"  # multiprocessing's own; swept only where its owner signed it
 OWNER = "owner"
 SEMAPHORES_PREFIX = "shardlab-"
-SHM = Path("/dev/shm")
 
 
 @contextmanager
@@ -29,7 +29,7 @@ def run_folder() -> Iterator[Path]:
     try:
         yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_run_folder(folder)
         sweep()  # a control run may have been killed
 
 
@@ -63,7 +63,7 @@ def sweep(parent: Path | None = None) -> list[Path]:
     for folder in [*parent.glob(PREFIX + "*"), *parent.glob(SOCKETS_PREFIX + "*")]:
         with contextlib.suppress(OSError):
             if folder.stat().st_uid == os.getuid() and _is_left_behind(folder):
-                shutil.rmtree(folder)
+                remove_run_folder(folder)
                 removed.append(folder)
     return removed
 
@@ -103,12 +103,15 @@ def _is_dead(owner: str) -> bool:
 
 
 def _identity(pid: int) -> str | None:
-    """``pid start-time``: a process number alone comes back for another process."""
+    """``pid start-time``: a process number alone comes back for another process. None for one that ended.
+
+    One that was killed with its parent may wait to be reaped for as long as whoever adopted it likes.
+    """
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
+        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return str(pid) if _lives(pid) else None
-    return f"{pid} {stat.rpartition(')')[2].split()[19]}"
+    return None if state in "ZX" else f"{pid} {fields[18]}"
 
 
 def _lives(pid: int) -> bool:

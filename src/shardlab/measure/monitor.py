@@ -8,7 +8,6 @@ It ends on SIGTERM, when ``monitor.stop`` appears, or with the process that it b
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import sys
 import time
@@ -36,6 +35,7 @@ from shardlab.measure.supervise import (
     write,
 )
 from shardlab.measure.timeline import SHARE, Timeline
+from shardlab.process import remove_run_folder
 
 __all__ = ["Monitor", "MonitorConfig", "MonitorEnd", "main", "read_hold", "start", "stop"]
 
@@ -44,6 +44,7 @@ REFRESH_S = 0.5
 IDLE_LIMIT_S = 3.0
 TRIM_LIMIT_S = 5.0
 SETTLE_LIMIT_S = 2.0
+LEAVE_LIMIT_S = 3.0
 
 
 class _Ended(Exception):
@@ -89,6 +90,14 @@ class Monitor:
         """True when the process that this monitor belongs to has ended."""
         # Looked up, not signalled: PR_SET_PDEATHSIG comes when the thread that started us ends.
         return self._parent is None or not tree.is_alive(self.config.parent_pid, self._parent)
+
+    def wait_until_nobody_lives(self) -> None:
+        """Return when the processes of the run that were seen have ended, or have had the time for it."""
+        deadline = time.monotonic() + LEAVE_LIMIT_S
+        while any(tree.is_alive(proc.pid, proc.start_ticks) for proc in self.timeline.procs):
+            if time.monotonic() > deadline:
+                return
+            time.sleep(0.02)
 
     def _pause(self, seconds: float) -> None:
         """Hear the ranks for so long; raises _Ended when this monitor is to end."""
@@ -173,7 +182,8 @@ def main(argv: list[str]) -> int:
         reason=timeline.reason,
     )
     if config.clean_run_dir and monitor.parent_is_gone():
-        shutil.rmtree(run_dir, ignore_errors=True)  # nobody else is left to do it
+        monitor.wait_until_nobody_lives()
+        remove_run_folder(run_dir)  # nobody else is left to do it
     else:
         write(run_dir / END_NAME, end)
     return 0

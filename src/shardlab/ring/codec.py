@@ -32,14 +32,8 @@ def encode(batch: Any, part: Bytes) -> None:
     """
     arrays: list[Any] = []
     description, needed = describe(batch, arrays.append)
-    start = data_start(description)
-    if start + needed > part.nbytes:
-        raise RunFailed(
-            f"a batch of {start + needed:,} bytes does not fit into a slot of {part.nbytes:,} bytes per rank. "
-            "Cure: --sampler accelerate-shard, or shardlab.loader(..., slot_bytes=...) with more"
-        )
-    put_description(description, part)
-    offset = start
+    put_description(description, needed, part)
+    offset = data_start(description)
     for array in arrays:
         raw = as_bytes(array)
         part[offset : offset + raw.nbytes] = raw
@@ -95,8 +89,14 @@ def _refuse_what_is_more_than_bytes(array: Any) -> None:
         )
 
 
-def put_description(description: bytes, part: Bytes) -> None:
-    """Write the description and its size."""
+def put_description(description: bytes, needed: int, part: Bytes) -> None:
+    """Write the description and its size. Raises RunFailed where arrays of ``needed`` bytes do not fit behind it."""
+    whole = data_start(description) + needed
+    if whole > part.nbytes:
+        raise RunFailed(
+            f"a batch of {whole:,} bytes does not fit into a slot of {part.nbytes:,} bytes per rank. "
+            "Cure: --sampler accelerate-shard, or shardlab.loader(..., slot_bytes=...) with more"
+        )
     part[:HEAD_BYTES].view(np.int64)[Part.DESCRIPTION] = len(description)
     part[HEAD_BYTES : HEAD_BYTES + len(description)] = np.frombuffer(description, np.uint8)
 

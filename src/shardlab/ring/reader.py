@@ -24,7 +24,7 @@ class Source(Protocol):
 
     @property
     def is_quick(self) -> bool:
-        """Whether filling a part takes microseconds, always: it is copied from memory."""
+        """Whether filling a part takes microseconds, so that parts may wait for the next ones to be handed over."""
 
     def begin(self, epoch: int, consumed: int, reader: int) -> None:
         """An epoch is about to be read here, but for the ``consumed`` samples at its front."""

@@ -10,7 +10,8 @@
 
 ``KeyedBatchSampler`` gives an int64 array for each step: to ``DataLoader(batch_sampler=...)``, whose dataset gets
 it whole where it has ``__getitems__``, or to ``DataLoader(sampler=..., batch_size=None)``, whose dataset gets it
-as its index. ``prepare`` takes a loader with either of them through ``Accelerator.prepare``.
+as its index. ``prepare`` takes a loader with ``sampler=KeyedSampler`` or ``batch_sampler=KeyedBatchSampler``
+through ``Accelerator.prepare``.
 
 The order follows from (seed, epoch, number of samples) alone, a rank's part of it is said in
 ``shardlab.index.partition``. ``state_dict`` is a few integers, equal on all ranks after the same step;

@@ -15,6 +15,7 @@ from shardlab.store._counted import (
     NoCounter,
     ReadCounter,
     difference,
+    refuse_other_lengths,
 )
 from shardlab.store._share import NodeShare, StoreNote, warm_ratio
 
@@ -27,6 +28,7 @@ __all__ = [
     "Store",
     "StoreNote",
     "difference",
+    "refuse_other_lengths",
     "warm_ratio",
 ]
 

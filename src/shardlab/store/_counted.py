@@ -106,10 +106,20 @@ class Counted(Dataset[Any]):
         return self.dataset.__getitems__(indices)  # type: ignore[no-any-return]
 
 
+def refuse_other_lengths(samples: Sequence[Any], indices: Sequence[int]) -> None:
+    """Raise where a dataset left samples out or put some in: nobody knows any more which is which."""
+    if len(samples) != len(indices):
+        raise RunFailed(
+            f"the dataset's __getitems__ must give a sample for each index, but gave {len(samples)} for "
+            f"{len(indices)}"
+        )
+
+
 class Pairs(Sequence[tuple[Any, int]]):
     """Samples with their indices, kept apart: a collate function that knows need not take them apart again."""
 
     def __init__(self, samples: Sequence[Any], indices: Sequence[int]) -> None:
+        refuse_other_lengths(samples, indices)
         self.samples, self.indices = samples, indices
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""Semaphores that spawned processes open by name: those of the dead are swept where nobody was left to do it."""
+"""What the dead leave is swept, where nobody was left to do it: semaphores that spawned processes open, folders."""
 
 from __future__ import annotations
 
@@ -39,3 +39,18 @@ def test_semaphores_go_when_their_owner_and_its_tracker_were_killed(tmp_path: Pa
     assert file.exists()
     rundir.sweep(tmp_path)
     assert not file.exists()
+
+
+def test_a_killed_owner_that_nobody_has_reaped_is_dead(tmp_path: Path) -> None:
+    folder = tmp_path / f"{rundir.PREFIX}left"
+    folder.mkdir()
+    process = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
+    try:
+        (folder / rundir.OWNER).write_text(str(rundir._identity(process.pid)))
+        assert rundir.sweep(tmp_path) == []
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # it stays in the table of processes
+        assert rundir.sweep(tmp_path) == [folder]
+    finally:
+        process.kill()
+        process.communicate()
