@@ -15,8 +15,9 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import shardlab
+from shardlab import library
 from shardlab.errors import RunFailed, UsageError
-from shardlab.world import without_rendezvous
+from shardlab.world import World, without_rendezvous
 
 THREE_LINES = Path(__file__).parents[1] / "experiments" / "three_lines.py"
 ENVIRONMENT = without_rendezvous(os.environ) | {"OMP_NUM_THREADS": "1"}
@@ -264,6 +265,30 @@ def test_an_iterable_dataset_goes_through_the_ring_and_is_not_shared() -> None:
         shardlab.share(Stream)
     loader = shardlab.loader(Stream(), 4, sampler="ring", tail="keep")
     assert [batch.tolist() for batch in loader] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    loader.close()
+
+
+@pytest.mark.parametrize("sampler", ["keyed", "ring"])
+def test_ends_at_different_steps_are_refused_unless_the_loop_copes(
+    sampler: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(library, "current_world", lambda: World(0, 2, 0, 2))
+    with pytest.raises(UsageError, match="uneven_ends=True"):
+        shardlab.loader(build(), 4, sampler=sampler, tail="keep")
+    shardlab.loader(build(), 4, tail="keep", uneven_ends=True)
+    shardlab.loader(build(), 5, tail="keep")  # ten samples, five for each rank
+
+
+@pytest.mark.parametrize("room", [{"held": 0}, {"held": -5}, {"slot_bytes": 0}, {"slot_bytes": -1}])
+def test_a_ring_without_room_is_refused(room: Any) -> None:
+    with pytest.raises(UsageError, match="must be at least 1"):
+        shardlab.loader(build(), 4, sampler="ring", **room)
+
+
+def test_a_slot_too_small_for_a_batch_is_named_with_the_cure() -> None:
+    loader = shardlab.loader(build(), 4, sampler="ring", slot_bytes=128)
+    with pytest.raises(RunFailed, match="does not fit into a slot of 128 bytes per rank"):
+        next(iter(loader))
     loader.close()
 
 

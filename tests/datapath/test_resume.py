@@ -106,7 +106,8 @@ def made(
         return Feed(path, path, path, second)
     name = kind.split()[-1]
     if kind.startswith("library"):
-        loader = library.loader(data, batch, sampler=name, tail=tail, workers=workers, **order)  # type: ignore[arg-type]
+        given = {"tail": tail, "uneven_ends": True, "workers": workers, **order}
+        loader = library.loader(data, batch, sampler=name, **given)  # type: ignore[arg-type]
         return Feed(loader, loader, loader, whole_batch)
     given = {"num_replicas": world.world_size, "rank": world.rank, "uneven_ends": True, **order}
     by = StatefulDataLoader if kind.startswith("stateful") else DataLoader
@@ -282,8 +283,9 @@ def stage_of_rank(
     found = {}
     with engine.process_group(job, world):
         for kind in [*OWN, *STATEFUL]:
-            # A state of torchdata's fits as many workers as it was taken with.
-            feed = made(kind, N, world, stage.batch, workers=2 if kind in STATEFUL else workers)
+            # A plain sampler's state counts what workers have fetched ahead; one of torchdata's fits as many
+            # workers as it was taken with.
+            feed = made(kind, N, world, stage.batch, workers=workers if kind in SAMPLERS else 2)
             if kind in states:
                 feed.keeper.load_state_dict(states[kind])
             feed.clock.set_epoch(1)

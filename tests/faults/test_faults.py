@@ -309,6 +309,19 @@ def test_a_few_samples_of_python_objects_all_arrive(sampler: str, samples: int, 
     assert (row["distinct"], row["missing"], row["duplicates"]) == (samples, 0, 0)
 
 
+# Little shared memory
+
+
+@pytest.mark.parametrize("flags", [("ring", "--workers", "2"), ("keyed", "--store", "shared")], ids=["ring", "keyed"])
+def test_a_dataset_four_times_as_large_as_dev_shm_is_shared(flags: tuple[str, ...], scene: Scene) -> None:
+    scene.mounts.mount("tmpfs", Path(SHM), "-o", "size=16m")
+    ended = scene.run("--dataset", "synthetic:64MiB:784", "--nproc", "2", "--quiet", "--sampler", *flags)
+    assert ended.code == 0, ended.err
+    row = scene.last_row()
+    assert row["missing"] == "0"
+    assert float(row["copies"]) < 1.5  # some MiB of noise a process, and 64 of data
+
+
 # The results cannot be written, or nobody reads them
 
 
