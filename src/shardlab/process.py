@@ -10,7 +10,7 @@ import shutil
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -77,7 +77,7 @@ def _sign_in() -> None:
     folder = multiprocessing.current_process()._config.get(_RUN)  # type: ignore[attr-defined]
     if folder is not None:
         with suppress(OSError):
-            Path(folder, f"{_WORKER}{os.getpid()}").touch()
+            Path(folder, f"{_WORKER}{os.getpid()}").write_text(identity(os.getpid()) or "")
 
 
 def remove_run_folder(folder: Path) -> None:
@@ -87,10 +87,47 @@ def remove_run_folder(folder: Path) -> None:
     that is killed in between leaves both.
     """
     for worker in folder.glob(_WORKER + "*"):
-        for file in SHM.glob(f"torch_{worker.name.removeprefix(_WORKER)}_*"):
-            with suppress(OSError):
-                file.unlink()
+        pid = worker.name.removeprefix(_WORKER)
+        with suppress(OSError):
+            if identity(int(pid)) in (None, worker.read_text()):  # else the number is another process by now
+                _remove_own(SHM.glob(f"torch_{pid}_*"))
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_own(files: Iterable[Path]) -> None:
+    for file in files:
+        with suppress(OSError):
+            if file.stat().st_uid == os.getuid():
+                file.unlink()
+
+
+def has_ended(owner: str) -> bool:
+    """Whether the process with that :func:`identity` is no more."""
+    pid = owner.partition(" ")[0]
+    return pid.isdigit() and identity(int(pid)) != owner
+
+
+def identity(pid: int) -> str | None:
+    """``pid start-time``: a process number alone comes back for another process. None for one that ended.
+
+    One that was killed with its parent may wait to be reaped for as long as whoever adopted it likes.
+    """
+    try:
+        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return str(pid) if _lives(pid) else None
+    return None if state in "ZX" else f"{pid} {fields[18]}"
+
+
+def _lives(pid: int) -> bool:
+    """Asked where there is no /proc."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return not Path("/proc/self/stat").exists()
 
 
 def call_no_semaphores_leaked() -> None:

@@ -23,7 +23,7 @@ import pytest
 
 from faults.scene import GONE_WITHIN_S, TROUBLED, Run, Scene, wait_for
 from shardlab.engine import lifeline
-from shardlab.engine.lifeline import read_failures, write_failure
+from shardlab.engine.lifeline import forget_workers, read_failures, write_failure
 from shardlab.errors import RunFailed
 from shardlab.launch.agent import first_failure
 from shardlab.process import die_with_starter
@@ -212,6 +212,7 @@ def test_a_worker_that_ends_meanwhile_does_not_keep_a_rank_from_saying_why_it_fa
 
     before = signal.signal(signal.SIGCHLD, alarm)
     try:
+        forget_workers()
         write_failure(tmp_path, 0, FailsAsAWorkerEnds())
     finally:
         signal.signal(signal.SIGCHLD, before)

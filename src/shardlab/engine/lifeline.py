@@ -23,7 +23,6 @@ import msgspec
 
 from shardlab.errors import ExitCode, ShardlabError
 from shardlab.process import heeded_signals, remove_run_folder
-from shardlab.process import ignore_lost_connections as ignore_lost_connections
 
 # What gloo, the ring, the store and shared memory say on a rank that lost another one.
 ECHOES = (
@@ -106,11 +105,14 @@ class Failure:
         return any(sign in text for sign in ECHOES)
 
 
-def write_failure(run_dir: Path, rank: int, error: BaseException) -> Failure:
-    """Leave ``failure-<rank>.json`` in the run's folder, as the last thing that this process does."""
+def forget_workers() -> None:
+    """Hear no more of workers that end: torch's handler raises for each, while a failure is written too."""
     if threading.current_thread() is threading.main_thread():
-        # torch's handler raises for each worker that has ended, in the middle of this too.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+
+
+def write_failure(run_dir: Path, rank: int, error: BaseException) -> Failure:
+    """Leave ``failure-<rank>.json`` in the run's folder."""
     kind, message = _own_words(error)
     failure = Failure(
         rank=rank,

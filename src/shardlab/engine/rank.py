@@ -30,7 +30,7 @@ from shardlab.errors import RunFailed, UsageError
 from shardlab.index import ledger as ledgers
 from shardlab.measure.hold import Holder
 from shardlab.plan import Plan
-from shardlab.process import die_with_parent, keep_sockets_in
+from shardlab.process import die_with_parent, ignore_lost_connections, keep_sockets_in
 from shardlab.store import Store
 from shardlab.world import World
 
@@ -43,7 +43,7 @@ def main(run_dir: str, inherited: Any = None) -> None:
     die_with_parent()
     lifeline.follow(folder / LIFELINE)
     lifeline.leave_quietly_on_signals()
-    lifeline.ignore_lost_connections()
+    ignore_lost_connections()
     os.dup2(2, 1)  # what a dataset prints must not reach the launcher's stdout
     world = World.from_env()
     try:
@@ -52,6 +52,7 @@ def main(run_dir: str, inherited: Any = None) -> None:
             wait_for_the_last_fork(folder, world)
         run(job, world, inherited)
     except BaseException as error:
+        lifeline.forget_workers()
         os._exit(lifeline.write_failure(folder, world.rank, error).exit_code)
 
 

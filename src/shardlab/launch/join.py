@@ -30,7 +30,12 @@ from shardlab.launch.spec import spec_of
 from shardlab.launch.summary import Outcome, ledger_file, outcome_of
 from shardlab.launch.watch import Watched, monitored
 from shardlab.measure import kernel
-from shardlab.process import call_no_semaphores_leaked, die_with_parent, remove_run_folder
+from shardlab.process import (
+    call_no_semaphores_leaked,
+    die_with_parent,
+    ignore_lost_connections,
+    remove_run_folder,
+)
 from shardlab.world import World
 
 
@@ -51,7 +56,7 @@ def run(config: RunConfig, output: OutputConfig, argv: list[str]) -> Outcome | N
     call_no_semaphores_leaked()
     rundir.sign_semaphores()
     lifeline.leave_quietly_on_signals()
-    lifeline.ignore_lost_connections()
+    ignore_lost_connections()
     world = World.from_env()
     refuse_disagreement(world)
     if config.repeats > 1:
@@ -78,6 +83,7 @@ def run(config: RunConfig, output: OutputConfig, argv: list[str]) -> Outcome | N
             return None
         return _bring_together(job, output, argv, world, watched, started)
     except BaseException as error:
+        lifeline.forget_workers()
         failure = lifeline.write_failure(folder, world.rank, error)
         if failure.is_echo:
             if world.is_node_leader:

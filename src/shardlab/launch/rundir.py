@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from multiprocessing.util import get_temp_dir
 from pathlib import Path
 
-from shardlab.process import SHM, remove_run_folder
+from shardlab.process import SHM, has_ended, identity, remove_run_folder
 
 PREFIX = "shardlab-run-"
 SOCKETS_PREFIX = "pymp-"  # multiprocessing's own; swept only where its owner signed it
@@ -51,7 +51,7 @@ def sign_semaphores() -> None:
 
     Those of spawned processes have names until multiprocessing's tracker ends, and keep them where it is killed.
     """
-    owner = (_identity(os.getpid()) or "").replace(" ", "-")
+    owner = (identity(os.getpid()) or "").replace(" ", "-")
     multiprocessing.current_process()._config["semprefix"] = f"/{_semaphores()}{owner}"  # type: ignore[attr-defined]
 
 
@@ -80,12 +80,12 @@ def _sweep_semaphores() -> None:
     for file in SHM.glob(start + "*"):
         owner = file.name.removeprefix(start).rpartition("-")[0].replace("-", " ")
         with contextlib.suppress(OSError):
-            if file.stat().st_uid == os.getuid() and _is_dead(owner):
+            if file.stat().st_uid == os.getuid() and has_ended(owner):
                 file.unlink()
 
 
 def _sign(folder: Path) -> None:
-    (folder / OWNER).write_text(_identity(os.getpid()) or "")
+    (folder / OWNER).write_text(identity(os.getpid()) or "")
 
 
 def _is_left_behind(folder: Path) -> bool:
@@ -94,31 +94,4 @@ def _is_left_behind(folder: Path) -> bool:
         owner = (folder / OWNER).read_text()
     except FileNotFoundError:
         return False
-    return _is_dead(owner)
-
-
-def _is_dead(owner: str) -> bool:
-    pid = owner.partition(" ")[0]
-    return pid.isdigit() and _identity(int(pid)) != owner
-
-
-def _identity(pid: int) -> str | None:
-    """``pid start-time``: a process number alone comes back for another process. None for one that ended.
-
-    One that was killed with its parent may wait to be reaped for as long as whoever adopted it likes.
-    """
-    try:
-        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return str(pid) if _lives(pid) else None
-    return None if state in "ZX" else f"{pid} {fields[18]}"
-
-
-def _lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return not Path("/proc/self/stat").exists()
+    return has_ended(owner)
