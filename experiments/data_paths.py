@@ -35,6 +35,7 @@ DISPATCH = {"sampler": "accelerate"}
 RING = {"sampler": "ring"}
 KEYED = {"sampler": "keyed"}
 DISTRIBUTED = {"sampler": "distributed"}
+TWO = {"sampler": "ring", "workers": 2}
 POOL = {"sampler": "ring", "workers": 4}
 WORKER_EACH = {"sampler": "distributed", "workers": 1}
 BY_SAMPLE = {"sampler": f"{STOCK}:by_sample", "store": "shared"}
@@ -48,6 +49,7 @@ COMPARISONS = [
     against("keyed+shared / distributed+private, 150 KB", LARGE | LONG, KEYED, DISTRIBUTED, 1.3),
     against("ring / distributed+private, 784 B", SMALL, RING, DISTRIBUTED, 4),
     against("ring / distributed+private, 150 KB", LARGE | LONG, RING, DISTRIBUTED, 1.2),
+    against("ring, pool of 2 / distributed+private, 150 KB", LARGE | LONG, TWO, DISTRIBUTED, 1.2),
     against("KeyedSampler in a stock DataLoader / distributed, 784 B", SMALL, BY_SAMPLE, DISTRIBUTED, 2),
     against("KeyedBatchSampler in a stock DataLoader / distributed, 784 B", SMALL, BY_BATCH, DISTRIBUTED, 2),
     against("KeyedSampler in a stock DataLoader / distributed, 150 KB", LARGE | LONG, BY_SAMPLE, DISTRIBUTED, 1),

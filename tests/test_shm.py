@@ -6,6 +6,7 @@ import dataclasses
 import mmap
 import multiprocessing
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -171,3 +172,14 @@ def test_descriptors_go_with_what_was_attached() -> None:
             shm.attach(dataclasses.replace(handle, **wrong))
     del attached
     assert len(os.listdir("/dev/fd")) == before
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="needs /proc")
+def test_a_file_that_is_attached_needs_no_more_page_faults() -> None:
+    pages = 4096
+    file = shm.MemoryFile("faults", pages * mmap.PAGESIZE)
+    file.buffer[:] = 7
+    attached = shm.attach(file.seal())
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    assert int(attached[:: mmap.PAGESIZE].sum()) == 7 * pages
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before < 64

@@ -79,7 +79,7 @@ def check_writable(folder: Path) -> None:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=folder, prefix=".probe-", buffering=0) as probe:
+        with tempfile.TemporaryFile(dir=folder, buffering=0) as probe:  # without a name, where the system can
             _write_all(probe.fileno(), b"probe\n")
             os.fsync(probe.fileno())  # where a network file system says that it is full
         for file in (folder / name for name in FILES):

@@ -22,6 +22,7 @@ from shardlab.world import World
 
 ROOM = 8  # a slot has room for batches so many times the first one; pages that nobody writes cost nothing
 LEAST_PART_BYTES = 1 << 20
+QUICK_PART_BYTES = 1 << 18  # some 50 us
 Bytes = NDArray[np.uint8]
 
 
@@ -37,8 +38,9 @@ class MapSource:
 
     @property
     def is_quick(self) -> bool:
-        """Rows are copied from memory, at worst from a mapped file that is not read yet."""
-        return self.reader.rows is not None
+        """Few bytes are copied from memory, at worst from a mapped file that is not read yet."""
+        rows = self.reader.rows
+        return rows is not None and sum(rows.row_bytes) * self.plan.batch_size <= QUICK_PART_BYTES
 
     def begin(self, epoch: int, consumed: int, reader: int) -> None:
         """Take up the epoch's order, which is O(1); reads count for this reader as for a worker."""
