@@ -166,7 +166,9 @@ class Scene:
             "TMPDIR": str(self.tmp),
         }
         # The default of --results is the folder of that name in the current one.
-        whole = (*self.mounts.prefix, "env", "-C", str(self.folder), *command, *flags)
+        # Whoever runs the tests may have had Ctrl-C ignored, as a shell does for what it puts in the background.
+        start = ("env", "--default-signal=INT", "-C", str(self.folder))
+        whole = (*self.mounts.prefix, *start, *command, *flags)
         run = Run(self, whole, environment | (env or {}))
         self.runs.append(run)
         return run
