@@ -92,6 +92,13 @@ def test_a_write_that_is_killed_at_each_turn_gets_done(tmp_path: Path, whole: Pa
     assert content(tmp_path) == content(whole)
 
 
+def test_what_was_written_of_a_shard_without_a_name_yet_is_removed(tmp_path: Path, whole: Path) -> None:
+    written(tmp_path, 20)
+    (tmp_path / ".tmpfK2H5x").write_bytes(b"a part")
+    written(tmp_path)
+    assert content(tmp_path) == content(whole)
+
+
 def kill_at_random(command: list[str], delay_s: float) -> bool:
     """Start, kill after a while; whether it was still running then."""
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

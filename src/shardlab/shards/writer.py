@@ -24,7 +24,8 @@ __all__ = ["SHARD_BYTES", "WRITING", "write"]
 
 SHARD_BYTES = 64 << 20
 
-_OURS = re.compile(r"shard-\d{5,}\.safetensors(\.part)?|manifest\.json(\.part)?|writing\.lock")
+# The last one is what safetensors writes before it gives a shard its name.
+_OURS = re.compile(r"shard-\d{5,}\.safetensors(\.part)?|manifest\.json(\.part)?|writing\.lock|\.tmp\w{6}")
 
 Progress = Callable[[int, int], None]
 
