@@ -21,6 +21,7 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from medians import Median
+from pairs import argv_of
 from publishing import publish
 from shardlab.config import OutputConfig, RunConfig
 from shardlab.engine.report import EpochReport
@@ -57,10 +58,9 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=6, help="epochs of 8 s")
     epochs = parser.parse_args().epochs
     config = resolve(replace(RunConfig(), **FLAGS, epochs=epochs)).config
-    argv = [word for name, value in FLAGS.items() for word in (f"--{name.replace('_', '-')}", str(value))]
     with tempfile.TemporaryDirectory() as results:
         output = OutputConfig(results=results, quiet=True)
-        (outcome,) = session.run(config, output, [*argv, "--epochs", str(epochs)], session.SILENT)
+        (outcome,) = session.run(config, output, argv_of(FLAGS | {"epochs": epochs}), session.SILENT)
     rows = [row_of(report) for report in outcome.reports if report.row.rank]
     middle = Median.of([row.ratio for row in rows])
     print(f"a waiting rank: {middle.value:.2%} of a core [{middle.low:.2%}, {middle.high:.2%}], limit {LIMIT:.1%}")

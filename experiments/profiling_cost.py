@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import statistics
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -25,9 +24,9 @@ from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import numpy as np
 import torch
 
+from medians import Median
 from publishing import publish
 from shardlab import dataset, plugins
 from shardlab.config import RunConfig, parse
@@ -138,11 +137,9 @@ def monitor_share(flags: str) -> tuple[float, float]:
 
 
 def row_of(what: str, setting: str, ratios: list[float], limit: float | None) -> Row:
-    """The median of the ratios with a 95 % percentile bootstrap interval (Efron 1979)."""
-    rng = np.random.default_rng(0)
-    draws = np.median(rng.choice(ratios, (2000, len(ratios))), axis=1)
-    low, high = np.percentile(draws, [2.5, 97.5])
-    return Row(what, setting, len(ratios), statistics.median(ratios), float(low), float(high), limit)
+    """The median of the ratios, with its interval."""
+    middle = Median.of(ratios)
+    return Row(what, setting, len(ratios), middle.value, middle.low, middle.high, limit)
 
 
 if __name__ == "__main__":

@@ -12,11 +12,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
+from shardlab.config import Tail
 from shardlab.datapath._keyed import BatchReader, Order
 from shardlab.datapath.keyed import KeyedLoader
 from shardlab.dataset._arrays import ArrayDataset
 from shardlab.dataset._rows import rows_of
-from shardlab.index.rules import Tail
 from shardlab.plan import Plan
 from shardlab.store import NoCounter, Store
 from shardlab.world import World

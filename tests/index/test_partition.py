@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import BatchSampler
 
+from shardlab.config import Tail
 from shardlab.errors import UsageError
 from shardlab.index.order import expected_index
 from shardlab.index.partition import Partition
-from shardlab.index.rules import Tail
 
 worlds = st.integers(1, 5)
 batch_sizes = st.integers(1, 5)

@@ -12,7 +12,7 @@ from torch.utils.data import TensorDataset
 
 from shardlab.dataset._arrays import ArrayDataset, ArrayTree
 
-GATHERED_BYTES = 4096  # a copy of so much costs less than to make a view of it
+GATHERED_BYTES = 4096  # gathering 64 samples and cutting them apart costs less than 64 views up to twice this
 Bytes = NDArray[np.uint8]
 
 
@@ -25,7 +25,8 @@ class Rows:
     def __init__(self, tree: ArrayTree, period: int | None = None) -> None:
         self.tree = tree
         self.period = period
-        self.leaves = ArrayDataset(tree).leaves
+        self._dataset = ArrayDataset(tree)
+        self.leaves = self._dataset.leaves
         self._numpy = [_numpy_dtype(leaf) for leaf in self.leaves]
         # raw: (rows, bytes of a row)
         self._raw = [leaf.reshape(len(leaf), -1).view(torch.uint8).numpy() for leaf in self.leaves]
@@ -71,8 +72,7 @@ class Rows:
         Small ones are gathered in one call; of large ones that would be one more copy than looking them up.
         """
         if sum(self.row_bytes) > GATHERED_BYTES:
-            dataset = ArrayDataset(self.tree)
-            return [dataset[index if self.period is None else index % self.period] for index in indices]
+            return [self._dataset[index if self.period is None else index % self.period] for index in indices]
         batch = self.batch(np.asarray(indices, np.int64))
         if isinstance(batch, torch.Tensor):
             return list(batch.unbind())

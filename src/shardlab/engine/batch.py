@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from shardlab.config import compute_seconds
+from shardlab.ring.codec import as_bytes
 
 
 def tensors(batch: Any) -> Iterator[torch.Tensor]:
@@ -57,21 +58,12 @@ def read_every_byte(batch: Any) -> tuple[int, int]:
         if tensor.device.type != "cpu":
             total += int(tensor.reshape(-1).view(torch.uint8).sum())
             continue
-        raw = _raw(tensor)
+        raw = as_bytes(tensor)
         words = raw.size // 8 * 8
         total += int(np.add.reduce(raw[:words].view(np.int64)))
         if words < raw.size:
             total += int(np.add.reduce(raw[words:]))
     return nbytes, total
-
-
-def _raw(tensor: torch.Tensor) -> NDArray[np.uint8]:
-    """Its bytes, in a row; a copy only where they do not lie in one."""
-    try:
-        return np.ascontiguousarray(tensor.numpy()).reshape(-1).view(np.uint8)
-    except (RuntimeError, TypeError):  # one that is part of a graph, or of a dtype that only torch has
-        plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
-        return plain.reshape(-1).view(torch.uint8).numpy()
 
 
 def computation(kind: str, device: torch.device) -> Callable[[Any], None] | None:

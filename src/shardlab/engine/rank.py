@@ -150,7 +150,7 @@ def _run_epochs(job: Job, world: World, store: Store, loader: Any, device: torch
             words=words,
             progress=progress.writer(world.local_rank, number),
         )
-        loader.set_epoch(number)  # what workers of an epoch that was cut still fetch is not of this one
+        loader.set_epoch(number)  # before reads are counted: workers of an epoch that was cut still fetch
         before = store.counter.total()
         dist.barrier()
         epoch = run_epoch(loader, number, log, tools, holder if number == total - 1 else None, steps)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from shardlab.config import Tail
 from shardlab.index import findings
 from shardlab.index.deliveries import Deliveries, together
 from shardlab.index.ledger import RankLedger
 from shardlab.index.order import Layout, hex16, order_hash
-from shardlab.index.rules import Finding, Rules, Tail, Words
+from shardlab.index.rules import Finding, Rules, Words
 
 __all__ = ["Audit", "Finding", "audit"]
 

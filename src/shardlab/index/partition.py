@@ -25,8 +25,8 @@ from typing import get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from shardlab.config import Tail
 from shardlab.errors import UsageError
-from shardlab.index.rules import Tail
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
+from shardlab.config import Tail
 from shardlab.errors import UsageError
-from shardlab.index.rules import Tail
 
 T = TypeVar("T")
 TAIL_NUMBERS: dict[Tail, int] = {"pad": 0, "drop": 1, "keep": 2}

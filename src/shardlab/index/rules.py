@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from shardlab.config import Tail as Tail
+from shardlab.config import Tail
 from shardlab.index.deliveries import Deliveries
 from shardlab.index.order import Layout
 

@@ -6,7 +6,7 @@ strings and numbers among it; an array lies at an aligned offset behind it. Noth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -30,8 +30,7 @@ def encode(batch: Any, part: Bytes) -> None:
 
     Raises RunFailed where it does not fit, and TypeError for what would not come out as it went in.
     """
-    arrays: list[Any] = []
-    description, needed = describe(batch, arrays.append)
+    description, arrays, needed = _described(batch)
     put_description(description, needed, part)
     offset = data_start(description)
     for array in arrays:
@@ -40,14 +39,16 @@ def encode(batch: Any, part: Bytes) -> None:
         offset += aligned(raw.nbytes)
 
 
-def describe(batch: Any, collect: Callable[[Any], None]) -> tuple[bytes, int]:
-    """The description of a batch and the bytes that its arrays need; each array goes to ``collect``."""
+def sizes_of(batch: Any) -> tuple[bytes, int]:
+    """The description of a batch and the bytes that its arrays need."""
+    description, _arrays, needed = _described(batch)
+    return description, needed
+
+
+def _described(batch: Any) -> tuple[bytes, list[Any], int]:
     arrays: list[Any] = []
     used = [0]
-    description = msgspec.msgpack.encode(_walk(batch, used, arrays))
-    for array in arrays:
-        collect(array)
-    return description, used[0]
+    return msgspec.msgpack.encode(_walk(batch, used, arrays)), arrays, used[0]
 
 
 def _walk(value: Any, used: list[int], arrays: list[Any]) -> list[Any]:
@@ -193,18 +194,14 @@ def aligned(nbytes: int) -> int:
 
 
 def as_bytes(array: Any) -> Bytes:
-    """The bytes of a tensor or array in C order, shape (nbytes,)."""
+    """The bytes of a tensor or array in C order, shape (nbytes,); a copy only where they do not lie so."""
     if not array.nbytes:
         return np.empty(0, np.uint8)
     if isinstance(array, torch.Tensor):
-        return (
-            array.detach()
-            .cpu()
-            .resolve_conj()
-            .resolve_neg()
-            .contiguous()
-            .reshape(-1)
-            .view(torch.uint8)
-            .numpy()
-        )
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        try:
+            array = array.numpy()
+        except (RuntimeError, TypeError):  # part of a graph, elsewhere, or of a dtype that only torch has
+            plain = array.detach().cpu().resolve_conj().resolve_neg().contiguous()
+            array = plain.reshape(-1).view(torch.uint8).numpy()
+    raw: Bytes = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return raw

@@ -10,10 +10,10 @@ import numpy as np
 import torch.distributed as dist
 from numpy.typing import NDArray
 
+from shardlab.config import Tail
 from shardlab.errors import UsageError
 from shardlab.index.partition import Partition
 from shardlab.index.place import TAIL_NUMBERS, Bookmark, Place, refuse_another
-from shardlab.index.rules import Tail
 from shardlab.world import World, is_joining
 
 FIXED = ("samples", "seed", "shuffle", "tail")

@@ -13,6 +13,7 @@ import contextlib
 import fcntl
 import mmap
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -94,7 +95,7 @@ def attach(handle: Handle) -> NDArray[np.uint8]:
         mapped = mmap.mmap(fd, size, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE)
     finally:
         os.close(fd)
-    if size <= MAPPED_AT_ONCE_BYTES:
+    if size <= MAPPED_AT_ONCE_BYTES and sys.platform == "linux":
         with contextlib.suppress(OSError):  # an older kernel: pages are mapped as they are touched
             mapped.madvise(_MADV_POPULATE_READ)
     return np.frombuffer(mapped, np.uint8, handle.nbytes)
