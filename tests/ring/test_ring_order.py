@@ -71,8 +71,10 @@ def test_a_rank_that_stops_reading_holds_the_readers_back_and_loses_nothing() ->
         assert answer(other) == "stopped"
         # Three more than the one that the other took: then its slot is due again.
         assert values(next(batches) for _ in range(4)) == due(0, 0, 4)
-        free = made.leader.ring.filled(0, 0)
-        assert not made.leader.ring.semaphores.wait(free, 1.5)  # nothing came in the place of what is held
+        due_next = made.leader.ring.filled(1, 0)  # the first turn of all is 1
+        assert not made.leader.ring.semaphores.wait(
+            due_next, 1.5
+        )  # nothing came in the place of what is held
         other.send("go on")
         assert values(batches) == due(0, 0, STEPS, first=4)
         assert answer(other) == due(0, 1, STEPS)
@@ -235,6 +237,44 @@ def test_a_forked_child_that_drops_its_copy_of_a_batch_gives_no_slot_away() -> N
         free = made.leader.ring.free(0)
         assert not made.leader.ring.semaphores.wait(free, 1.2)
         assert values([kept]) == due(0, 0, 1)
+
+
+@pytest.mark.parametrize("readers", [1, 2])
+@pytest.mark.parametrize("steps", range(1, 7))
+def test_the_last_batch_of_an_epoch_may_live_on_in_the_next(steps: int, readers: int) -> None:
+    with node(Numbers(), slots=4, readers=readers) as made:
+        got = []
+        for number in range(3):
+            for batch in epoch(made.leader, number, steps):
+                got.append(int(batch[0]))
+        assert got == [value for number in range(3) for value in due(number, 0, steps)]
+        del batch
+
+
+def test_a_buffer_that_was_let_go_of_is_filled_again_before_another_one() -> None:
+    def places(loader: RingLoader, _pipe: Any) -> list[int]:
+        found = []
+        for batch in epoch(loader, 0, 20):
+            found.append(batch.data_ptr())
+            del batch
+        return found
+
+    # The reader is the slow one: what it filled is let go of long before it fills the next part.
+    with node(Numbers(slow=0, pause_s=0.03), ranks=2, slots=6) as made:
+        other = made.follow(1, places)
+        mine = places(made.leader, None)
+        assert len(set(mine)) <= 2 and len(set(answer(other))) <= 2
+
+
+def test_buffers_that_are_held_are_not_filled_while_others_are() -> None:
+    with node(Numbers(), slots=8) as made:
+        kept: dict[int, Any] = {}
+        for step, batch in enumerate(epoch(made.leader, 0, 60)):
+            kept[step] = batch
+            del batch
+            for late in [step - 5 if step % 3 else step, step - 6]:  # let go of some at once, of others later
+                kept.pop(late, None)
+            assert [int(held.unique()) for held in kept.values()] == [value_of(0, at, 0) for at in kept]
 
 
 def test_writing_to_a_batch_reaches_no_other_rank_and_no_later_batch() -> None:

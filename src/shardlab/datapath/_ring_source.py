@@ -45,9 +45,11 @@ class MapSource:
     def begin(self, epoch: int, consumed: int, reader: int) -> None:
         """Take up the epoch's order, which is O(1); reads count for this reader as for a worker."""
         self.reader.count = partial(self.counter.add_for, reader)
-        seed_random(self.plan.seed, epoch, reader)
         self._order = Order.of(self.plan, self.world.world_size, epoch, consumed)
-        self._targets = None if self.reader.rows is None else Targets(self.reader.rows)
+        if self.reader.rows is None:
+            seed_random(self.plan.seed, epoch, reader)
+        elif self._targets is None:
+            self._targets = Targets(self.reader.rows)
 
     def fill(self, step: int, rank: int, part: Bytes) -> int:
         """Gather rows straight into the part, or read and collate samples and copy the batch there."""

@@ -1,7 +1,7 @@
 """A nested batch in a flat part of memory, and back as views of it.
 
-A part is: head words, description, arrays. The description is MessagePack and holds all that is no array,
-strings and numbers among it; an array lies at an aligned offset behind it. Nothing is pickled.
+A part is: the size of the description, the description, arrays. The description is MessagePack and holds all
+that is no array, strings and numbers among it; an array lies at an aligned offset behind it. Nothing is pickled.
 """
 
 from __future__ import annotations
@@ -17,16 +17,15 @@ import torch
 from numpy.typing import NDArray
 
 from shardlab.errors import RunFailed
-from shardlab.ring.memory import PART_WORDS, Part
 
 ALIGN = 64
-HEAD_BYTES = 8 * PART_WORDS
+HEAD_BYTES = 8
 PLAIN = (str, bytes, int, float, bool, type(None))
 Bytes = NDArray[np.uint8]
 
 
 def encode(batch: Any, part: Bytes) -> None:
-    """Write a batch into a part and its description's size into the head.
+    """Write a batch into a part and its description's size before it.
 
     Raises RunFailed where it does not fit, and TypeError for what would not come out as it went in.
     """
@@ -98,13 +97,13 @@ def put_description(description: bytes, needed: int, part: Bytes) -> None:
             f"a batch of {whole:,} bytes does not fit into a slot of {part.nbytes:,} bytes per rank. "
             "Cure: --sampler accelerate-shard, or shardlab.loader(..., slot_bytes=...) with more"
         )
-    part[:HEAD_BYTES].view(np.int64)[Part.DESCRIPTION] = len(description)
+    part[:HEAD_BYTES].view(np.int64)[0] = len(description)
     part[HEAD_BYTES : HEAD_BYTES + len(description)] = np.frombuffer(description, np.uint8)
 
 
 def decode(part: Bytes) -> Any:
     """The batch, its arrays being views that keep the very object ``part``, and no more of the ring than that."""
-    length = int(part[:HEAD_BYTES].view(np.int64)[Part.DESCRIPTION])
+    length = int(part[:HEAD_BYTES].view(np.int64)[0])
     plan = _planned(part[HEAD_BYTES : HEAD_BYTES + length].tobytes())
     # NumPy lets a view refer past the array it was made of, to what lies below it; it stops at a buffer.
     return _built(plan, np.frombuffer(part.data, np.uint8))

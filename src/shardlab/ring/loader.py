@@ -15,7 +15,7 @@ from shardlab.ring.codec import decode
 from shardlab.ring.crew import GRACE_S, Crew
 from shardlab.ring.held import Held
 from shardlab.ring.members import Member, State, enter, missing
-from shardlab.ring.memory import Part, Ring, Word
+from shardlab.ring.memory import Head, Ring, Word
 
 PATIENCE_S = 0.5  # how often a waiting rank looks whether it waits in vain
 
@@ -69,15 +69,16 @@ class RingLoader:
         self._wait(self.ring.filled(slot, self.rank), turn)
         self._turns[slot] = self._words[Member.TAKEN] = turn
         head = self.ring.head(slot, self.rank)
-        if head[Part.TURN] != turn:
+        if head[Head.TURN] != turn:
             raise RunFailed(
-                f"ring slot {slot} holds turn {head[Part.TURN]} where {turn} was due: this is a bug"
+                f"ring slot {slot} holds turn {head[Head.TURN]} where {turn} was due: this is a bug"
             )
-        if head[Part.END] or not head[Part.SAMPLES]:
-            self.ring.semaphores.post(self.ring.free(slot))
+        if head[Head.END] or not head[Head.SAMPLES]:
+            self.ring.semaphores.post(self.ring.free(head[Head.BUFFER]))
             return self._end()
-        part = self.ring.part(slot, self.rank)[:]  # an object of its own, which only views of it keep
-        self._held[slot] = Held(part, self.step, partial(self._let_go, slot))
+        buffer = head[Head.BUFFER]
+        part = self.ring.buffers[buffer][:]  # an object of its own, which only views of it keep
+        self._held[slot] = Held(part, self.step, partial(self._let_go, slot, buffer))
         self.step += 1
         return decode(part)
 
@@ -116,9 +117,10 @@ class RingLoader:
 
     def _start_readers(self) -> None:
         assert self.crew is not None
-        control, slots = self.ring.control, self.ring.shape.slots
-        latest = max(self.ring.head(slot, self.rank)[Part.TURN] for slot in range(slots))
-        control[Word.BASE] = (latest // slots + 1) * slots
+        control, shape = self.ring.control, self.ring.shape
+        latest = max(self.ring.head(slot, self.rank)[Head.TURN] for slot in range(shape.slots))
+        # Reader 0 begins, in a slot after the latest one: a rank may still hold the last batch of the epoch before.
+        control[Word.BASE] = (latest // shape.readers + 1) * shape.readers
         control[Word.EPOCH], control[Word.CONSUMED] = self.epoch, self.consumed
         control[Word.STEPS] = self.steps
         self.crew.begin()
@@ -126,11 +128,11 @@ class RingLoader:
     def _drain(self) -> None:
         """Let go of what was filled for this rank and never asked for: the epoch before was left early."""
         for slot in range(self.ring.shape.slots):
-            turn = self.ring.head(slot, self.rank)[Part.TURN]
-            if turn > self._turns[slot]:
+            head = self.ring.head(slot, self.rank)
+            if head[Head.TURN] > self._turns[slot]:
                 self._wait(self.ring.filled(slot, self.rank))
-                self._turns[slot] = turn
-                self.ring.semaphores.post(self.ring.free(slot))
+                self._turns[slot] = head[Head.TURN]
+                self.ring.semaphores.post(self.ring.free(head[Head.BUFFER]))
 
     def _wait(self, semaphore: int, turn: int | None = None) -> None:
         ring = self.ring
@@ -161,11 +163,11 @@ class RingLoader:
             )
             self.ring.raise_failure()
 
-    def _let_go(self, slot: int) -> None:
+    def _let_go(self, slot: int, buffer: int) -> None:
         if os.getpid() != self._pid:
             return  # a forked child's copy of the batch has died; the rank has its own still
         self._held.pop(slot, None)
-        self.ring.semaphores.post(self.ring.free(slot))
+        self.ring.semaphores.post(self.ring.free(buffer))
 
 
 class Epoch:

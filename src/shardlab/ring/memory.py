@@ -2,12 +2,13 @@
 
 One memory file, mapped shared by the readers and ranks of a node::
 
-    control | error text | members | semaphores | slot 0: rank 0, rank 1, ... | slot 1: ... | ...
+    control | error text | members | semaphores | heads: slot 0: rank 0, rank 1, ... | buffer 0 | buffer 1 | ...
 
-Turn ``t`` goes through slot ``t % slots``. A reader may write a slot when every rank has let go of what was in
-it (``free`` was posted once for each rank); a rank may read its part when the reader is through (``filled``).
-Readers take turns, ``t % readers``, and ``slots`` is a multiple of ``readers``: a slot has one writer for ever,
-so the order is the same however many read. A rank's part is its own: no other rank looks at it.
+Turn ``t`` goes through slot ``t % slots``. Its head for a rank says in which buffer that rank's part lies. A rank
+may read them when the reader is through (``filled``); a reader may write a buffer again when the rank has let go
+of it (``free``). Readers take turns, ``t % readers``, and ``slots`` is a multiple of ``readers``: a slot has one
+writer for ever, so the order is the same however many read, and each reader has buffers of its own. A rank's
+part is its own: no other rank looks at it.
 """
 
 from __future__ import annotations
@@ -27,9 +28,7 @@ CONTROL_WORDS = 64
 ERROR_BYTES = 8192
 MEMBER_WORDS = 8
 PAGE = mmap.PAGESIZE
-PART_WORDS = (
-    8  # a part begins with its turn, its samples, the size of its description, and whether it is the end
-)
+HEAD_WORDS = 8  # a cache line
 
 
 class Word(IntEnum):
@@ -44,18 +43,18 @@ class Word(IntEnum):
     CLOSED = 6  # no reader is left
 
 
-class Part(IntEnum):
-    """Places in the words at the head of a rank's part."""
+class Head(IntEnum):
+    """Places in the words about a rank's part of a slot."""
 
     TURN = 0
     SAMPLES = 1
-    DESCRIPTION = 2
-    END = 3
+    END = 2  # whether the stream has ended before it
+    BUFFER = 3  # where it lies
 
 
 @dataclass(frozen=True)
 class Shape:
-    """How large a ring is. ``part_bytes`` is what one rank's part of a slot holds, its head included."""
+    """How large a ring is. ``part_bytes`` is what a buffer holds: one rank's part of a slot."""
 
     ranks: int
     readers: int
@@ -63,9 +62,19 @@ class Shape:
     part_bytes: int
 
     @property
+    def buffers(self) -> int:
+        """One for each rank and slot."""
+        return self.slots * self.ranks
+
+    def buffers_of(self, reader: int) -> range:
+        """Those that this reader fills."""
+        each = self.buffers // self.readers
+        return range(reader * each, (reader + 1) * each)
+
+    @property
     def semaphores(self) -> int:
-        """filled: slots x ranks; free: slots; start, idle: readers; arrive: 1; go: ranks; first, told: 1."""
-        return self.slots * self.ranks + self.slots + 2 * self.readers + 1 + self.ranks + 2
+        """filled, free: buffers; start, idle: readers; arrive: 1; go: ranks; first, told: 1."""
+        return 2 * self.buffers + 2 * self.readers + 1 + self.ranks + 2
 
     @property
     def members_at(self) -> int:
@@ -78,14 +87,19 @@ class Shape:
         return -(-(self.members_at + 8 * MEMBER_WORDS * self.ranks) // STRIDE) * STRIDE
 
     @property
-    def slots_at(self) -> int:
-        """Where slot 0 begins, on a page of its own."""
-        return -(-(self.semaphores_at + STRIDE * self.semaphores) // PAGE) * PAGE
+    def heads_at(self) -> int:
+        """Where the heads begin."""
+        return self.semaphores_at + STRIDE * self.semaphores
+
+    @property
+    def buffers_at(self) -> int:
+        """Where buffer 0 begins, on a page of its own."""
+        return -(-(self.heads_at + 8 * HEAD_WORDS * self.buffers) // PAGE) * PAGE
 
     @property
     def nbytes(self) -> int:
         """Of the whole file; pages that nobody writes take no memory."""
-        return self.slots_at + self.slots * self.ranks * self.part_bytes
+        return self.buffers_at + self.buffers * self.part_bytes
 
 
 def slots_for(readers: int, held: int) -> int:
@@ -105,26 +119,25 @@ class Ring:
         self.members = [_words(words) for words in members.reshape(shape.ranks, -1)]
         at = shape.semaphores_at
         self.semaphores = Semaphores(raw[at : at + STRIDE * shape.semaphores], shape.semaphores)
-        slots = raw[shape.slots_at :].reshape(shape.slots, shape.ranks, shape.part_bytes)
-        self._parts: list[list[NDArray[np.uint8]]] = [list(slot) for slot in slots]
-        self._heads = [[_words(part[: 8 * PART_WORDS]) for part in slot] for slot in slots]
+        heads = raw[shape.heads_at : shape.heads_at + 8 * HEAD_WORDS * shape.buffers]
+        self._heads = [_words(head) for head in heads.reshape(shape.buffers, -1)]
+        self.buffers: list[NDArray[np.uint8]] = list(raw[shape.buffers_at :].reshape(-1, shape.part_bytes))
 
     def reset(self) -> None:
-        """All slots free, nothing filled; by the one process that made the ring."""
-        free = {self.free(slot): self.shape.ranks for slot in range(self.shape.slots)}
-        self.semaphores.reset(free | {self._first: 1})
+        """Nothing filled, nothing let go; by the one process that made the ring."""
+        self.semaphores.reset({self._first: 1})
 
     def filled(self, slot: int, rank: int) -> int:
         """Semaphore: a reader is through with this rank's part."""
         return slot * self.shape.ranks + rank
 
-    def free(self, slot: int) -> int:
-        """Semaphore: one more rank has let go of the slot."""
-        return self.shape.slots * self.shape.ranks + slot
+    def free(self, buffer: int) -> int:
+        """Semaphore: the rank that had this buffer has let go of it."""
+        return self.shape.buffers + buffer
 
     def start(self, reader: int) -> int:
         """Semaphore: an epoch begins."""
-        return self.shape.slots * (self.shape.ranks + 1) + reader
+        return 2 * self.shape.buffers + reader
 
     def idle(self, reader: int) -> int:
         """Semaphore: the reader has stopped."""
@@ -149,13 +162,9 @@ class Ring:
         """Semaphore: the reason has been written."""
         return self._first + 1
 
-    def part(self, slot: int, rank: int) -> NDArray[np.uint8]:
-        """A rank's part of a slot, head included: shape (part_bytes,)."""
-        return self._parts[slot][rank]
-
     def head(self, slot: int, rank: int) -> memoryview[int]:
-        """The words at the head of a part: shape (PART_WORDS,)."""
-        return self._heads[slot][rank]
+        """The words about a rank's part of a slot: shape (HEAD_WORDS,)."""
+        return self._heads[slot * self.shape.ranks + rank]
 
     @property
     def is_stopping(self) -> bool:

@@ -13,7 +13,8 @@ import torch
 
 from shardlab import shm
 from shardlab.process import die_with_starter
-from shardlab.ring.memory import Part, Ring, Shape, Word
+from shardlab.ring.buffers import Buffers
+from shardlab.ring.memory import Head, Ring, Shape, Word
 
 PATIENCE_S = 0.2  # how often a waiting reader looks whether it is to stop
 _OURS = str(Path(__file__).parents[1])
@@ -39,17 +40,18 @@ def serve(handle: shm.Handle, shape: Shape, reader: int, source: Source) -> None
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)  # a pool of threads that a forked process has inherited would never answer
     ring = Ring(handle, shape)
+    buffers = Buffers(ring, reader)
     try:
         while ring.control[Word.ERROR] == 0:
             if ring.semaphores.wait(ring.start(reader), PATIENCE_S) and not ring.control[Word.ERROR]:
-                read_epoch(ring, reader, source)
+                read_epoch(ring, reader, source, buffers)
                 ring.semaphores.post(ring.idle(reader))
     except BaseException as error:
         ring.fail(f"reader {reader} of the ring failed: {type(error).__name__}: {error}{_where(error)}")
         raise SystemExit(1) from None
 
 
-def read_epoch(ring: Ring, reader: int, source: Source) -> None:
+def read_epoch(ring: Ring, reader: int, source: Source, buffers: Buffers) -> None:
     """Fill this reader's turns until the epoch is through or the ring is told to stop."""
     control, shape = ring.control, ring.shape
     base, steps = control[Word.BASE], control[Word.STEPS]
@@ -58,8 +60,9 @@ def read_epoch(ring: Ring, reader: int, source: Source) -> None:
     outbox = Outbox(ring, is_quick=source.is_quick)
     try:
         while steps < 0 or step < steps:
-            slot = (base + step) % shape.slots
-            if not _is_free(ring, slot, outbox) or not _fill(ring, slot, base + step, step, source, outbox):
+            if not buffers.wait_for(shape.ranks, outbox.hand_over, PATIENCE_S):
+                return
+            if not _fill(ring, base + step, step, source, buffers, outbox):
                 return
             step += shape.readers
     finally:
@@ -96,30 +99,15 @@ class Outbox:
         self._handed_over = time.perf_counter()
 
 
-def _is_free(ring: Ring, slot: int, outbox: Outbox) -> bool:
-    """Wait until every rank has let go of the slot; False, and nothing taken, where the ring is to stop."""
-    taken, free = 0, ring.free(slot)
-    while taken < ring.shape.ranks and not ring.is_stopping:
-        if ring.semaphores.wait(free, 0):
-            taken += 1
-        else:
-            outbox.hand_over()
-            taken += ring.semaphores.wait(free, PATIENCE_S)
-    if not ring.is_stopping:
-        return True
-    for _ in range(taken):
-        ring.semaphores.post(free)
-    return False
-
-
-def _fill(ring: Ring, slot: int, turn: int, step: int, source: Source, outbox: Outbox) -> bool:
-    """Write all parts of a slot; False where that was the end of the stream."""
-    more = True
+def _fill(ring: Ring, turn: int, step: int, source: Source, buffers: Buffers, outbox: Outbox) -> bool:
+    """Fill all parts of a turn; False where that was the end of the stream."""
+    more, slot = True, turn % ring.shape.slots
     for rank in range(ring.shape.ranks):
-        head = ring.head(slot, rank)
-        samples = source.fill(step, rank, ring.part(slot, rank))
+        head, buffer = ring.head(slot, rank), buffers.take()
+        samples = source.fill(step, rank, ring.buffers[buffer])
         more = more and samples >= 0
-        head[Part.SAMPLES], head[Part.END], head[Part.TURN] = max(samples, 0), samples < 0, turn
+        head[Head.SAMPLES], head[Head.END] = max(samples, 0), samples < 0
+        head[Head.BUFFER], head[Head.TURN] = buffer, turn
         outbox.put(ring.filled(slot, rank))
     return more
 
