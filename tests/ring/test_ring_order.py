@@ -263,7 +263,8 @@ def test_a_buffer_that_was_let_go_of_is_filled_again_before_another_one() -> Non
     with node(Numbers(slow=0, pause_s=0.03), ranks=2, slots=6) as made:
         other = made.follow(1, places)
         mine = places(made.leader, None)
-        assert len(set(mine)) <= 2 and len(set(answer(other))) <= 2
+        # Each buffer is filled once first: 6 turns.
+        assert len(set(mine[6:])) <= 2 and len(set(answer(other)[6:])) <= 2
 
 
 def test_buffers_that_are_held_are_not_filled_while_others_are() -> None:
