@@ -185,6 +185,36 @@ def test_short_streams_end_too(n: int, tail: Any) -> None:
         assert copies(path) == copies(path)
 
 
+class Shardable(Stream):
+    """Part ``index`` of ``num_shards``: every so many-th number."""
+
+    def __init__(self, n: int, first: int = 0, by: int = 1) -> None:
+        super().__init__(n)
+        self.first, self.by = first, by
+
+    def shard(self, num_shards: int, index: int) -> Stream:
+        return Shardable(self.n, self.first + index * self.by, self.by * num_shards)
+
+    def __iter__(self) -> Any:
+        yield from range(self.first, self.n, self.by)
+
+
+@pytest.mark.parametrize("readers", [2, 3])
+@pytest.mark.parametrize("tail", ["keep", "drop", "pad"])
+@pytest.mark.parametrize("n", [0, 1, 4, 7, 8, 41, 60])
+def test_a_stream_that_says_how_it_is_cut_has_several_readers(n: int, tail: Any, readers: int) -> None:
+    with opened(Shardable(n), iterable=True, tail=tail, workers=readers) as path:
+        found = copies(path)
+        numbers = [number for batch, _ in found for number in batch]
+        assert numbers == [index for _, indices in found for index in indices]  # each has a number of its own
+        parts = [range(first, n, readers) for first in range(readers)]
+        whole = {part[place] for part in parts for place in range(len(part) // 4 * 4)}
+        assert set(numbers) == (whole if tail == "drop" else set(range(n)))
+        assert len(numbers) == len(set(numbers)) or tail == "pad"
+        assert all(len(batch) == 4 for batch, _ in found) or tail == "keep"
+        assert copies(path) == found
+
+
 def test_an_endless_stream_can_be_left_and_begun_again() -> None:
     with opened(Stream(1 << 60), iterable=True) as path:
         for _ in range(2):
@@ -203,7 +233,7 @@ def test_an_error_of_a_stream_is_named() -> None:
         copies(path)
 
 
-def test_a_stream_has_one_reader_no_length_and_no_place_to_resume() -> None:
+def test_a_plain_stream_has_one_reader_no_length_and_no_place_to_resume() -> None:
     with (
         pytest.raises(UsageError, match="with one reader, but got 2"),
         opened(Stream(9), iterable=True, workers=2),
@@ -236,6 +266,22 @@ def stream_of_ranks(world: World, inherited: Any, job: Any, tail: str) -> list[l
             found.append([indices.tolist() for _, indices in path])
         path.close()
         return found
+
+
+def cut_stream_of_ranks(world: World, inherited: Any, job: Any, n: int) -> list[list[int]]:
+    with engine.process_group(job, world):
+        store = Store(Shardable(n), NoCounter(), iterable=True)
+        path = ring.open(store, Plan(None, 2, tail="keep", workers=2, worker_start_method="fork"), world)
+        found = [[number for batch, _ in path for number in batch.tolist()] for _ in range(2)]
+        path.close()
+        return found
+
+
+@pytest.mark.parametrize("n", [1, 13, 24, 31])
+def test_ranks_get_each_sample_of_a_cut_stream_once_in_every_epoch(n: int, tmp_path: Path) -> None:
+    job = new_job(tmp_path / "run", dataset="synthetic:n=14:3", nproc=3, sampler="ring")
+    for epoch in zip(*each_rank(cut_stream_of_ranks, job, job, n), strict=True):
+        assert sorted(number for part in epoch for number in part) == list(range(n))
 
 
 def test_a_kept_end_of_a_stream_gives_some_ranks_less_and_none_an_old_batch(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import islice
+from itertools import count, islice
 from typing import Any
 
 import numpy as np
@@ -79,7 +79,12 @@ class MapSource:
 
 
 class StreamSource:
-    """An iterable dataset, read once in its own order; the index of a sample is its place in the stream."""
+    """An iterable dataset, read once in its own order; the index of a sample is its place in the stream.
+
+    Several readers need a dataset that declares how it is cut: reader k of K reads ``shard(num_shards=K,
+    index=k)``, as ``datasets.IterableDataset`` has it, fills the steps k, k + K, ... and numbers its samples k,
+    k + K, ... Each part has a tail of its own.
+    """
 
     is_quick = False
 
@@ -99,7 +104,9 @@ class StreamSource:
         assert consumed == 0
         if hasattr(self.dataset, "set_epoch"):
             self.dataset.set_epoch(epoch)
-        self._samples = enumerate(self.dataset)
+        readers = max(1, self.plan.workers)
+        part = self.dataset if readers == 1 else self.dataset.shard(num_shards=readers, index=reader)
+        self._samples = zip(count(reader, readers), part, strict=False)
         self._front, self._step = [], -1
 
     def fill(self, step: int, rank: int, part: Bytes) -> int:

@@ -80,10 +80,11 @@ def _refuse_unfit(store: Store, plan: Plan, world: World, held: int, slot_bytes:
     for name, value in (("held", held), ("slot_bytes", slot_bytes)):
         if value is not None and value < 1:
             raise UsageError(f"{name} must be at least 1", value)
-    if store.iterable and plan.workers > 1:
+    if store.iterable and plan.workers > 1 and not hasattr(store.raw, "shard"):
         raise UsageError(
-            "--sampler ring reads an iterable dataset with one reader", plan.workers, ["--workers 1"]
-        )
+            "--sampler ring reads an iterable dataset with one reader", plan.workers, ["--workers 1"],
+            "or a dataset that has shard(num_shards, index): each reader then reads a part of it",
+        )  # fmt: skip
     if store.iterable and world.world_size != world.local_world_size:
         raise UsageError(
             "--sampler ring reads an iterable dataset on one node", "several nodes, each of which would read it all",

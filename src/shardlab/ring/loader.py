@@ -63,7 +63,16 @@ class RingLoader:
         if self._words[Member.STATE] == State.BETWEEN or 0 <= self.mine <= self.step:
             return self._end()
         self._refuse_if_closed()
+        for _ in range(self.ring.shape.readers):
+            batch = self._next_turn()
+            if batch is not None:
+                return batch
+        return self._end()  # every reader is at its end
+
+    def _next_turn(self) -> Any:
+        """The batch of the next turn; None where its reader has no more."""
         turn = self._base + self.step
+        self.step += 1
         slot = turn % self.ring.shape.slots
         self._refuse_a_held_slot(slot)
         self._wait(self.ring.filled(slot, self.rank), turn)
@@ -75,11 +84,10 @@ class RingLoader:
             )
         if head[Head.END] or not head[Head.SAMPLES]:
             self.ring.semaphores.post(self.ring.free(head[Head.BUFFER]))
-            return self._end()
+            return None
         buffer = head[Head.BUFFER]
         part = self.ring.buffers[buffer][:]  # an object of its own, which only views of it keep
-        self._held[slot] = Held(part, self.step, partial(self._let_go, slot, buffer))
-        self.step += 1
+        self._held[slot] = Held(part, self.step - 1, partial(self._let_go, slot, buffer))
         return decode(part)
 
     def prepare(self, epoch: int, consumed: int, steps: int, mine: int) -> None:
@@ -157,7 +165,7 @@ class RingLoader:
         held = self._held.get(slot)
         if held is not None:
             self.ring.fail(
-                f"rank {self.rank} of the node, step {self.step}: the batch of step {held.step} is still held, "
+                f"rank {self.rank} of the node, step {self.step - 1}: the batch of step {held.step} is still held, "
                 f"and the ring has only {self.ring.shape.slots} slots. Cure: keep copies (tensor.clone()), or "
                 "shardlab.loader(..., held=...) with more"
             )

@@ -62,9 +62,9 @@ def read_epoch(ring: Ring, reader: int, source: Source, buffers: Buffers) -> Non
         while steps < 0 or step < steps:
             if not buffers.wait_for(shape.ranks, outbox.hand_over, PATIENCE_S):
                 return
-            if not _fill(ring, base + step, step, source, buffers, outbox):
+            if not _fill(ring, base + step, step, source, buffers, outbox) and shape.readers == 1:
                 return
-            step += shape.readers
+            step += shape.readers  # at the end of its part a reader says so in each turn: others may have more
     finally:
         outbox.hand_over()
 
