@@ -94,7 +94,7 @@ def one_rank(spec: DatasetSpec, batch: int, folder: Path) -> Callable[[bool], fl
     config = RunConfig(dataset=spec.text, nproc=1, batch_size=batch, worker_start_method="fork", device="cpu")
     world = World(0, 1, 0, 1)
     loader = plugins.find("datapath")["distributed"].load().open(store, Plan.of(config, len(raw)), world)
-    tools = LoopTools(torch.device("cpu"), None, None, lambda _steps, _expected: None, None)
+    tools = LoopTools(torch.device("cpu"), None, lambda _steps, _expected: None, None)
 
     def epoch(with_ledger: bool) -> float:
         log = Ledger.create(folder / "ledger", len(raw)) if with_ledger else NoLedger()

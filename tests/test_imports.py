@@ -13,7 +13,9 @@ import pytest
 
 SOURCES = Path(__file__).parents[1] / "src"
 
-VALUES = {"errors", "world", "plugins", "config", "plan", "records", "csvlog", "filelock", "process"}
+VALUES = {
+    "errors", "world", "plugins", "config", "trainconfig", "plan", "records", "csvlog", "filelock", "process",
+}  # fmt: skip
 LEVELS = {
     "values": 0,
     "index": 1,
@@ -27,6 +29,7 @@ LEVELS = {
     "store": 3,
     "sampler": 3,
     "datapath": 4,
+    "framework": 4,
     "engine": 5,
     "library": 5,
     "launch": 6,
@@ -34,7 +37,7 @@ LEVELS = {
     "commands": 7,
 }
 ONLY_VALUES = {"measure", "analysis"}  # they stand beside the others
-PLUGINS = {"datapath", "store"}  # their files never import each other, helpers apart
+PLUGINS = {"datapath", "store", "framework"}  # their files never import each other, helpers apart
 NOT_IN_A_RANK = {"analysis", "commands"}
 HEAVY = {"pandas", "matplotlib", "rich"}  # tens of MiB in each rank
 

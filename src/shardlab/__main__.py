@@ -7,6 +7,7 @@ import sys
 
 COMMANDS = {
     "profile": "measure copies, speed and delivery of a data path",
+    "train": "train a model through a data path, and measure the same",
     "shard": "write a dataset as a folder of shards",
 }
 

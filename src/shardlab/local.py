@@ -1,4 +1,4 @@
-"""``shardlab.profile`` on ranks that it starts itself."""
+"""``shardlab.profile`` and ``shardlab.train`` on ranks that they start themselves."""
 
 from __future__ import annotations
 
@@ -11,32 +11,41 @@ from shardlab import csvlog
 from shardlab.config import OutputConfig
 from shardlab.errors import ExitCode
 from shardlab.launch import control, lonely, session
+from shardlab.launch.learned import curve
 from shardlab.launch.summary import Outcome
 from shardlab.plan import Resolved
 from shardlab.records import row
 from shardlab.show import Bar, console, show
+from shardlab.trainconfig import TrainConfig
 
 
-def run_local(resolved: Resolved, output: OutputConfig, argv: list[str]) -> int:
+def run_local(
+    resolved: Resolved, output: OutputConfig, argv: list[str], train: TrainConfig | None = None
+) -> int:
     """Measure, show, and say by the exit code whether every sample arrived."""
     request = control.requested()
     if request is not None:
-        session.run_control(request, resolved.config, output.timeout)
+        session.run_control(request, resolved.config, output.timeout, train)
         return int(ExitCode.OK)
-    lonely.refuse_a_lonely_launch()
+    lonely.refuse_a_lonely_launch(module_of(train))
     csvlog.check_writable(Path(output.results))
     say_notes(resolved)
     config = resolved.config
     outcomes: list[Outcome] = []
     try:
         with Bar(config.nproc, config.warmup + config.epochs, quiet=output.quiet) as bar:
-            for outcome in session.run(config, output, argv, bar):
+            for outcome in session.run(config, output, argv, bar, train):
                 outcomes.append(outcome)
                 bar.step_aside()
                 show(outcome, console(json=output.json), output.results)
     finally:
         code = finish(outcomes, output)  # of repeats that ended before one failed, too
     return code
+
+
+def module_of(train: TrainConfig | None) -> str:
+    """What ``python -m`` runs."""
+    return "shardlab.profile" if train is None else "shardlab.train"
 
 
 def say_notes(resolved: Resolved) -> None:
@@ -54,5 +63,8 @@ def finish(outcomes: list[Outcome], output: OutputConfig) -> int:
 
 
 def as_object(outcome: Outcome) -> dict[str, Any]:
-    """The run's row with its ranks' rows in a list."""
-    return row(outcome.run) | {"ranks": [row(report.row) for report in outcome.reports]}
+    """The run's row with its ranks' rows in a list; of training, the steps that it took in all as well."""
+    found: dict[str, Any] = row(outcome.run) | {"ranks": [row(report.row) for report in outcome.reports]}
+    if any(report.learned is not None for report in outcome.reports):
+        found["steps"] = len(curve(outcome.run.run_id, outcome.reports))
+    return found

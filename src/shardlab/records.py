@@ -123,6 +123,17 @@ class MemoryRecord:
 
 
 @dataclass(frozen=True)
+class StepRecord:
+    """One row of ``training.csv``: a step of training, its loss the mean over the ranks."""
+
+    run_id: str
+    epoch: int
+    step: int
+    loss: float
+    learning_rate: float
+
+
+@dataclass(frozen=True)
 class Measured:
     """The measured columns of ``runs.csv``, all over the whole run unless said."""
 

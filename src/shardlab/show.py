@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
@@ -12,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from shardlab.engine.progress import ProgressFile
+from shardlab.engine.progress import Place, ProgressFile
 from shardlab.launch.summary import Outcome
 from shardlab.plan import path_plugin
 from shardlab.records import RankRecord
@@ -38,6 +39,7 @@ class Bar:
         )
         self._task = self._progress.add_task("starting", total=None, detail="")
         self._file: tuple[Path, ProgressFile] | None = None
+        self._epoch, self._epoch_began = 0, 0.0
 
     def __enter__(self) -> Bar:
         self._progress.start()
@@ -63,15 +65,29 @@ class Bar:
             return
         if self._file is None or self._file[0] != run_dir:
             self._file = run_dir, ProgressFile(run_dir, self.nproc)
-        slowest = min(self._file[1].read())
-        epoch, steps, expected = slowest
+        places = self._file[1].read()
+        slowest = min(places, key=lambda place: (place.epoch, place.steps))
+        epoch, steps, expected = slowest.epoch, slowest.steps, slowest.expected
         if epoch:
+            if epoch != self._epoch:
+                self._epoch, self._epoch_began = epoch, time.monotonic()
+            detail = f"epoch {epoch}/{self.epochs}, step {steps}" + (f"/{expected}" if expected else "")
             self._progress.update(
                 self._task,
                 total=self.epochs * expected or None,
                 completed=(epoch - 1) * expected + steps,
-                detail=f"epoch {epoch}/{self.epochs}, step {steps}" + (f"/{expected}" if expected else ""),
+                detail=detail + _training(places, time.monotonic() - self._epoch_began),
             )
+
+
+def _training(places: list[Place], seconds: float) -> str:
+    """Loss, samples/s over all ranks and the share of the time that they wait; empty where nothing is trained."""
+    samples = sum(place.samples for place in places)
+    if not samples or seconds <= 0:
+        return ""
+    loss = sum(place.loss for place in places) / len(places)
+    stall = min(1.0, sum(place.wait_s for place in places) / len(places) / seconds)
+    return f", loss {loss:.3f}, {samples / seconds:,.0f} samples/s, stall {stall:.0%}"
 
 
 class Screen(Console):
@@ -100,6 +116,10 @@ def show(outcome: Outcome, out: Console, results: str) -> None:
     out.print()
     out.print(rank_table(outcome))
     out.print()
+    times = time_table(outcome)
+    if times is not None:
+        out.print(times)
+        out.print()
     out.print(node_table(outcome))
     out.print()
     for sentence in verdict(outcome):
@@ -120,6 +140,10 @@ def header(outcome: Outcome) -> str:
         f"tail {config.tail}",
         f"Loader that ran: {figures.loader_class}",
     ]
+    if outcome.train is not None:
+        train = outcome.train
+        lines.insert(2, f"{train.framework} trains {train.model} in {train.dtype}, learning rate "
+                        f"{train.learning_rate(figures.world_size or 1):g}, accumulation {train.accumulation}")
     if path is not None and path.fact("NOTE"):
         lines.append(f"Note: {path.fact('NOTE')}.")
     return "\n".join(lines)
@@ -142,6 +166,19 @@ RANK_COLUMNS = (
     "rank", "reads", "got", "twice", "missed", "steps", "first s", "wait s", "stall", "CPU s", "samples/s",
     "PSS MiB", "anon", "shmem",
 )  # fmt: skip
+TIME_COLUMNS = ("rank", "wall s", "wait s", "compute s", "comm s", "other s", "explained")
+
+
+def time_table(outcome: Outcome) -> Table | None:
+    """Where the seconds of each rank went in the last epoch of training; None where nothing was trained."""
+    table = _table(*TIME_COLUMNS)
+    last = max((report.row.epoch for report in outcome.reports), default=None)
+    for report in outcome.reports:
+        if report.row.epoch == last and report.learned is not None:
+            row = report.row
+            parts = (report.wall_s, row.wait_s, row.compute_s, row.comm_s, row.other_s)
+            table.add_row(str(row.rank), *map(_seconds, parts), f"{report.learned.accounted_ratio:.0%}")
+    return table if table.row_count else None
 
 
 def rank_table(outcome: Outcome) -> Table:
@@ -173,9 +210,10 @@ def _cells(
 
 
 def _stall(rows: list[RankRecord]) -> str:
-    """Wait over wait and compute; a dash where nothing computes."""
+    """Wait over wait, compute and communication; a dash where nothing computes."""
     wait, compute = sum(row.wait_s for row in rows), sum(row.compute_s or 0.0 for row in rows)
-    return f"{wait / (wait + compute):.0%}" if compute else "-"
+    exchanged = sum(row.comm_s or 0.0 for row in rows)
+    return f"{wait / (wait + compute + exchanged):.0%}" if compute else "-"
 
 
 def node_table(outcome: Outcome) -> Table:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from statistics import median
 
+from shardlab.launch.learned import last_learned
 from shardlab.launch.summary import Outcome, ended_early
 from shardlab.plan import path_plugin
 from shardlab.records import NodeRecord, RankRecord
 
 MANY_COPIES = 1.1  # less is one copy; more may be, where the interval is wide
+SLOW = 1.5  # times as long as the others computes a rank that is named
 NOTABLE = 0.05  # of the dataset: in-flight and retained bytes below it are not worth a sentence
 
 
@@ -19,6 +22,7 @@ def verdict(outcome: Outcome) -> list[str]:
         sentences += _memory(outcome, node)
     sentences += _delivery(outcome)
     sentences += _speed(outcome)
+    sentences += _learned(outcome)
     return sentences
 
 
@@ -114,6 +118,11 @@ def _delivery(outcome: Outcome) -> Iterator[str]:
     read, delivered = sum(row.reads or 0 for row in rows), figures.delivered or 0
     if figures.missing is None:
         yield f"{figures.distinct:,} different samples arrived; how many there are is not known."
+    elif resumed_at(outcome):
+        yield (
+            f"{figures.distinct:,} different samples arrived in the rest of the epoch, which goes on after step "
+            f"{resumed_at(outcome)}: those before it came in the run that saved the checkpoint."
+        )
     elif ended_early(config.max_steps, rows):
         repeats = _repeats(figures.duplicates)
         yield f"{figures.distinct:,} different samples arrived before --max-steps ended the epoch, {repeats}."
@@ -141,3 +150,47 @@ def _speed(outcome: Outcome) -> Iterator[str]:
     if figures.stall_ratio is not None:
         text += f"; ranks stall {figures.stall_ratio:.0%} of their time"
     yield f"{text}; rank {waiting.rank} waited longest for its batches, {waiting.wait_s:.2f} s."
+
+
+def resumed_at(outcome: Outcome) -> int:
+    """How many steps of the last epoch an earlier run had done."""
+    learned = last_learned(outcome.reports)
+    return learned.first_step if learned else 0
+
+
+def slow_rank(outcome: Outcome) -> tuple[RankRecord, float] | None:
+    """The rank whose computing the others wait for, and how many times as long as theirs it takes.
+
+    What a slow rank costs shows as the communication of the others; the slow one communicates least.
+    """
+    rows = [row for row in last_rows(outcome) if row.compute_s is not None and row.comm_s is not None]
+    if len(rows) < 2:
+        return None
+    slowest = max(rows, key=lambda row: row.compute_s or 0.0)
+    others = [row for row in rows if row is not slowest]
+    typical = median(row.compute_s or 0.0 for row in others)
+    lost = median(row.comm_s or 0.0 for row in others) - (slowest.comm_s or 0.0)
+    if typical <= 0 or (slowest.compute_s or 0.0) < SLOW * typical or lost < NOTABLE * typical:
+        return None
+    return slowest, (slowest.compute_s or 0.0) / typical
+
+
+def _learned(outcome: Outcome) -> Iterator[str]:
+    learned, figures = last_learned(outcome.reports), outcome.run.measured
+    if learned is None:
+        return
+    if learned.accuracy is not None:
+        yield (
+            f"Accuracy {learned.accuracy:.4f} on {learned.evaluated:,} samples that were not trained on, each "
+            f"counted once (loss {learned.eval_loss:.4f}; in training {figures.loss:.4f})."
+        )
+    elif figures.loss is not None:
+        yield f"Loss in training {figures.loss:.4f}; nothing was evaluated (--eval-dataset none)."
+    slow = slow_rank(outcome)
+    if slow is not None:
+        row, times = slow
+        waited = max(other.comm_s or 0.0 for other in last_rows(outcome))
+        yield (
+            f"Rank {row.rank} computes {times:.1f} times as long as the others, which wait up to {waited:.2f} s "
+            f"for its gradients. Cure: see what else runs where it runs ({row.node}), or give it less to do."
+        )

@@ -43,7 +43,7 @@ class Run:
     @property
     def slowest_s(self) -> float:
         """Seconds of the slowest rank in an epoch, the mean over the timed epochs."""
-        walls = [rank["wait_s"] + (rank["compute_s"] or 0.0) + rank["other_s"] for rank in self.ranks]
+        walls = [rank["delivered"] / rank["samples_per_s"] for rank in self.ranks]
         epochs = [walls[start : start + WORLD] for start in range(0, len(walls), WORLD)]
         return float(sum(map(max, epochs)) / len(epochs))
 

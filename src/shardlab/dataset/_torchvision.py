@@ -16,31 +16,32 @@ from shardlab.filelock import locked
 DEFAULT_DIR = "data"
 
 
-def open_train(dataset_class: Any, args: str, spec: DatasetSpec, mean: float, std: float) -> Any:
-    """The train split: samples are ``(float32 tensor of shape (1, 28, 28), class)``.
+def open_split(dataset_class: Any, args: str, spec: DatasetSpec, mean: float, std: float) -> Any:
+    """The split that ``args`` names, ``train`` or ``test``: ``(float32 tensor of shape (1, 28, 28), class)``.
 
     Lies in ``--data-dir``, else in $SHARDLAB_DATA, else in ./data, and is downloaded there where it is
     missing. Raises RunFailed where it cannot be.
     """
-    if args:
+    if args not in ("", "train", "test"):
         raise UsageError(
-            "--dataset mnist and fashion-mnist take no arguments", args, cure="give the folder by --data-dir"
-        )
+            "--dataset mnist and fashion-mnist take the name of a split", args, ["train", "test"],
+            "give the folder by --data-dir",
+        )  # fmt: skip
     folder = Path(spec.data_dir or os.environ.get("SHARDLAB_DATA") or DEFAULT_DIR)
     transform = transforms.Compose([transforms.ToTensor(), transforms.Normalize((mean,), (std,))])
     try:
-        return dataset_class(folder, train=True, transform=transform)
+        return dataset_class(folder, train=args != "test", transform=transform)
     except RuntimeError:  # torchvision's word for files that are not there
-        return _downloaded(dataset_class, folder, transform)
+        return _downloaded(dataset_class, folder, transform, is_train=args != "test")
 
 
-def _downloaded(dataset_class: Any, folder: Path, transform: Any) -> Any:
+def _downloaded(dataset_class: Any, folder: Path, transform: Any, *, is_train: bool) -> Any:
     lock = folder / f".{dataset_class.__name__}.lock"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with locked(lock):  # the ranks of a job all come here at once
             try:
-                return dataset_class(folder, train=True, transform=transform, download=True)
+                return dataset_class(folder, train=is_train, transform=transform, download=True)
             finally:
                 lock.unlink()
     except (RuntimeError, OSError) as error:

@@ -1,4 +1,4 @@
-"""fashion-mnist, the train split from --data-dir, SHARDLAB_DATA or ./data, downloaded where missing."""
+"""fashion-mnist[:train|:test], from --data-dir, SHARDLAB_DATA or ./data, downloaded where missing."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 from torchvision.datasets import FashionMNIST
 
 from shardlab.dataset._spec import DatasetSpec
-from shardlab.dataset._torchvision import open_train
+from shardlab.dataset._torchvision import open_split
 
 MEAN, STD = 0.2860, 0.3530
 
 
 def open(args: str, spec: DatasetSpec) -> Any:
     """torchvision's own dataset, its images and labels held in memory."""
-    return open_train(FashionMNIST, args, spec, MEAN, STD)
+    return open_split(FashionMNIST, args, spec, MEAN, STD)

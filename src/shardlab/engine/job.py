@@ -10,6 +10,7 @@ import msgspec
 from shardlab import plugins
 from shardlab.config import RunConfig
 from shardlab.dataset import DatasetFacts, DatasetSpec
+from shardlab.trainconfig import TrainConfig
 
 LIFELINE = "lifeline"  # a named pipe whose writer is the launcher: it ends when the launcher does
 
@@ -30,7 +31,10 @@ class Control:
 
 @dataclass(frozen=True)
 class Job:
-    """A resolved run. ``run_dir`` is its own and goes with it; ``results`` is None where no rows are kept."""
+    """A resolved run. ``run_dir`` is its own and goes with it; ``results`` is None where no rows are kept.
+
+    With ``train`` a model is trained; else the batches are read and no more.
+    """
 
     run_id: str
     run_dir: str
@@ -41,6 +45,7 @@ class Job:
     results: str | None = None
     timeout_s: float = 1800.0
     joined: bool = False
+    train: TrainConfig | None = None
 
     @property
     def folder(self) -> Path:

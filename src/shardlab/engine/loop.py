@@ -43,10 +43,104 @@ class LoopTools:
     """What the loop works with besides the loader; the same in every epoch."""
 
     device: torch.device
-    compute: Callable[[Any], None] | None
     words: Words | None
     progress: Callable[[int, int | None], None]
     max_steps: int | None
+
+
+class Feed:
+    """The batches of one epoch, and all that is noted about them on the way to whoever computes on them.
+
+    With a ``holder`` the rank stops before its last step until its memory was read. ``expected_steps`` is the
+    number of steps an epoch before this one had, for loaders without a length.
+    """
+
+    def __init__(
+        self,
+        loader: Any,
+        epoch: int,
+        ledger: Ledger,
+        tools: LoopTools,
+        holder: Holder | None,
+        expected_steps: int | None,
+    ) -> None:
+        loader.set_epoch(epoch)
+        self.length = length_of(loader)
+        known = self.length if self.length is not None else expected_steps
+        self.last = _last_step(known, tools.max_steps)
+        self.steps = 0
+        self.timer = StepTimer()
+        self.epoch = epoch
+        self._ledger, self._tools, self._holder = ledger, tools, holder
+        self._bytes = self._largest = 0
+        self._hold: HoldReply | None = None
+        self._cpu_start = tree_cpu_s(os.getpid())
+        self._iterator: Any = None
+        self._loader = loader
+        self._given = False
+
+    def __iter__(self) -> Feed:
+        return self
+
+    def __next__(self) -> Any:
+        self._step_is_over()
+        tools, timer = self._tools, self.timer
+        if tools.max_steps is not None and self.steps >= tools.max_steps:
+            raise StopIteration
+        if self._holder is not None and self.steps == self.last:
+            self._be_held(self._holder)
+        asked = time.perf_counter()
+        if self._iterator is None:
+            self._iterator = iter(self._loader)
+        try:
+            batch, indices = _pair(next(self._iterator))
+        except StopIteration:
+            timer.waits_s.append(time.perf_counter() - asked)
+            raise
+        came = time.perf_counter()
+        timer.waits_s.append(came - asked)
+        if tools.device.type != "cpu":
+            batch = to_device(batch, tools.device)
+        nbytes, _sum = read_every_byte(batch)
+        self._bytes, self._largest = self._bytes + nbytes, max(self._largest, nbytes)
+        self._ledger.write(_flat(indices), tools.words(batch) if tools.words else None)
+        self._given = True
+        timer.other_s += time.perf_counter() - came
+        return batch
+
+    def end(self) -> Epoch:
+        """The epoch is through, or left: what came of it. The last batch must not be held any more."""
+        self._step_is_over()
+        timer = self.timer
+        timer.end()
+        cpu_s = tree_cpu_s(os.getpid()) - self._cpu_start
+        if self._holder is not None and self._hold is None:
+            self._holder.ended(self.epoch)
+        return Epoch(timer, self.steps, self.length, self._bytes, self._largest, cpu_s, self._hold)
+
+    def _step_is_over(self) -> None:
+        if self._given:
+            started = time.perf_counter()
+            self._given = False
+            self.steps += 1
+            self._tools.progress(self.steps, None if self.last is None else self.last + 1)
+            self.timer.other_s += time.perf_counter() - started
+
+    def _be_held(self, holder: Holder) -> None:
+        started, cpu = time.perf_counter(), tree_cpu_s(os.getpid())
+        self._hold = holder.hold(self.epoch)
+        self.timer.held_s += time.perf_counter() - started
+        self._cpu_start += tree_cpu_s(os.getpid()) - cpu
+
+
+def compute_on(feed: Feed, compute: Callable[[Any], None] | None) -> None:
+    """Ask for every batch, and do the same work on each."""
+    for batch in feed:
+        if compute is not None:
+            started = time.perf_counter()
+            compute(batch)
+            feed.timer.compute_s += time.perf_counter() - started
+        del batch
 
 
 def run_epoch(
@@ -56,49 +150,12 @@ def run_epoch(
     tools: LoopTools,
     holder: Holder | None,
     expected_steps: int | None,
+    compute: Callable[[Any], None] | None = None,
 ) -> Epoch:
-    """Run one epoch. With a ``holder`` the rank stops before its last step until its memory was read.
-
-    ``expected_steps`` is the number of steps an epoch before this one had, for loaders without a length.
-    """
-    loader.set_epoch(epoch)
-    length = length_of(loader)
-    last = _last_step(length if length is not None else expected_steps, tools.max_steps)
-    total, largest, hold, steps = 0, 0, None, 0
-    cpu_start = tree_cpu_s(os.getpid())
-    timer = StepTimer()
-    asked = time.perf_counter()
-    iterator = iter(loader)
-    while tools.max_steps is None or steps < tools.max_steps:
-        if holder is not None and steps == last:
-            hold, held_s, held_cpu_s = _hold(holder, epoch)
-            timer.held_s += held_s
-            cpu_start += held_cpu_s
-            asked = time.perf_counter()
-        try:
-            batch, indices = _pair(next(iterator))
-        except StopIteration:
-            timer.waits_s.append(time.perf_counter() - asked)
-            break
-        timer.waits_s.append(time.perf_counter() - asked)
-        if tools.device.type != "cpu":
-            batch = to_device(batch, tools.device)
-        nbytes, _sum = read_every_byte(batch)
-        total, largest = total + nbytes, max(largest, nbytes)
-        ledger.write(_flat(indices), tools.words(batch) if tools.words else None)
-        if tools.compute is not None:
-            started = time.perf_counter()
-            tools.compute(batch)
-            timer.compute_s += time.perf_counter() - started
-        del batch, indices
-        steps += 1
-        tools.progress(steps, None if last is None else last + 1)
-        asked = time.perf_counter()
-    timer.end()
-    cpu_s = tree_cpu_s(os.getpid()) - cpu_start
-    if holder is not None and hold is None:
-        holder.ended(epoch)
-    return Epoch(timer, steps, length, total, largest, cpu_s, hold)
+    """Run one epoch, with ``compute`` on each batch; see :class:`Feed`."""
+    feed = Feed(loader, epoch, ledger, tools, holder, expected_steps)
+    compute_on(feed, compute)
+    return feed.end()
 
 
 def length_of(loader: Any) -> int | None:
@@ -113,12 +170,6 @@ def _last_step(steps: int | None, max_steps: int | None) -> int | None:
     """Index of the step before which the memory is read: the last one, and never before the first."""
     known = [count for count in (steps, max_steps) if count is not None]
     return max(0, min(known) - 1) if known else None
-
-
-def _hold(holder: Holder, epoch: int) -> tuple[HoldReply | None, float, float]:
-    started, cpu = time.perf_counter(), tree_cpu_s(os.getpid())
-    reply = holder.hold(epoch)
-    return reply, time.perf_counter() - started, tree_cpu_s(os.getpid()) - cpu
 
 
 def _pair(item: Any) -> tuple[Any, Any]:

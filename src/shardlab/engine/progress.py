@@ -4,14 +4,30 @@ from __future__ import annotations
 
 import mmap
 import os
+import struct
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
-FIELDS = 3  # epochs begun, steps done in this one, steps expected in it (0: not known)
+FIELDS = 6
+"""Epochs begun, steps done in this one, steps expected in it (0: not known); of training, the loss and seconds
+waited, as the bits of a float64, and samples trained on."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """How far a rank is. ``samples`` of this epoch were trained on, ``wait_s`` was spent waiting for them."""
+
+    epoch: int
+    steps: int
+    expected: int
+    loss: float
+    wait_s: float
+    samples: int
 
 
 class ProgressFile:
-    """Three numbers for each local rank; writing a step is two stores to memory."""
+    """A few numbers for each local rank; writing a step is two stores to memory."""
 
     def __init__(self, run_dir: Path, local_world_size: int) -> None:
         nbytes = 8 * FIELDS * local_world_size
@@ -34,7 +50,18 @@ class ProgressFile:
 
         return write
 
-    def read(self) -> list[tuple[int, int, int]]:
-        """(epochs begun, steps done, steps expected) of each local rank."""
+    def tell(self, local_rank: int, loss: float, wait_s: float, samples: int) -> None:
+        """What training has come to in this epoch."""
+        base = local_rank * FIELDS
+        self._cells[base + 3], self._cells[base + 4] = struct.unpack("qq", struct.pack("dd", loss, wait_s))
+        self._cells[base + 5] = samples
+
+    def read(self) -> list[Place]:
+        """Of each local rank."""
         values = self._cells.tolist()
-        return [tuple(values[i : i + FIELDS]) for i in range(0, len(values), FIELDS)]  # type: ignore[misc]
+        return [_place(values[at : at + FIELDS]) for at in range(0, len(values), FIELDS)]
+
+
+def _place(cells: list[int]) -> Place:
+    loss, wait_s = struct.unpack("dd", struct.pack("qq", *cells[3:5]))
+    return Place(cells[0], cells[1], cells[2], loss, wait_s, cells[5])

@@ -7,7 +7,6 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,25 +15,18 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader
 
-from shardlab import csvlog, dataset, plugins
+from shardlab import dataset, plugins
 from shardlab.datapath._torch import start_worker
-from shardlab.dataset._content import words_of_batch
 from shardlab.engine import lifeline
 from shardlab.engine.batch import computation
+from shardlab.engine.epochs import Epochs
 from shardlab.engine.job import LIFELINE, Job
-from shardlab.engine.loop import LoopTools, run_epoch
-from shardlab.engine.progress import ProgressFile
-from shardlab.engine.report import EpochReport, rank_row
+from shardlab.engine.loop import compute_on
 from shardlab.engine.source import open_store, samples_of
 from shardlab.errors import RunFailed, UsageError
-from shardlab.index import ledger as ledgers
-from shardlab.measure.hold import Holder
 from shardlab.plan import Plan
 from shardlab.process import die_with_parent, ignore_lost_connections, keep_sockets_in
-from shardlab.store import Store
 from shardlab.world import World
-
-HOLD_TIMEOUT_S = 60.0  # how long the monitor waits for the last rank to be held
 
 
 def main(run_dir: str, inherited: Any = None) -> None:
@@ -79,7 +71,14 @@ def run(job: Job, world: World, inherited: Any = None) -> None:
         loader = path(store, Plan.of(job.config, samples_of(job)), world)
         prepare_workers(loader)
         try:
-            _run_epochs(job, world, store, loader, device)
+            if job.train is not None:
+                from shardlab.engine import training
+
+                training.run(job, world, store, loader, device)
+            else:
+                compute = computation(job.config.compute, device)
+                compute = computation(job.config.compute, device)
+                _run_epochs(Epochs(job, world, store, loader, device), compute)
         finally:
             close = getattr(loader, "close", None)
             if close is not None:
@@ -131,61 +130,14 @@ def open_path(job: Job) -> Callable[..., Any]:
     return plugins.load_reference(job.config.sampler, "--sampler")
 
 
-def _run_epochs(job: Job, world: World, store: Store, loader: Any, device: torch.device) -> None:
-    config = job.config
-    holder = Holder.connect(job.folder, world.rank, HOLD_TIMEOUT_S + 30)
-    progress = ProgressFile(job.folder, world.local_world_size)
-    warmup, total = (1, 2) if job.control else (config.warmup, config.warmup + config.epochs)
-    words = None if job.control else words_of_batch(job.spec)
-    steps: int | None = None
+def _run_epochs(epochs: Epochs, compute: Callable[[Any], None] | None) -> None:
+    """Warm-up, and what is timed; the memory is read in the last one."""
+    job = epochs.job
+    warmup, total = (1, 2) if job.control else (job.config.warmup, job.config.warmup + job.config.epochs)
     for number in range(total):
-        timed = number >= warmup
-        log = ledgers.Ledger.create(
-            job.folder / f"ledger-{number}-{world.rank}", _capacity(job, world), words=words is not None
-        )
-        tools = LoopTools(
-            device=device,
-            compute=computation(config.compute, device),
-            max_steps=config.max_steps,
-            words=words,
-            progress=progress.writer(world.local_rank, number),
-        )
-        loader.set_epoch(number)  # before reads are counted: workers of an epoch that was cut still fetch
-        before = store.counter.total()
-        dist.barrier()
-        epoch = run_epoch(loader, number, log, tools, holder if number == total - 1 else None, steps)
-        log.close()
-        steps = epoch.steps
-        dist.barrier()  # a reader for all ranks is through with the epoch, and its reads are counted
-        if timed:
-            _report(job, world, store, loader, number, epoch, before)
-
-
-def _report(
-    job: Job, world: World, store: Store, loader: Any, number: int, epoch: Any, reads_before: int
-) -> None:
-    delivered = ledgers.read(job.folder / f"ledger-{number}-{world.rank}")
-    reads: int | None = store.counter.total() - reads_before
-    if reads == 0 and delivered.indices.size and job.config.sampler not in plugins.find("datapath"):
-        reads = None  # a user's path that reads by itself: nobody counted
-    row = rank_row(job.run_id, number, world, os.getpid(), epoch, delivered, reads, job.config.batch_size)
-    if not job.knows_indices:
-        row = replace(row, distinct=None, duplicates=None, order_hash=None)
-    cls = getattr(loader, "loader_class", type(loader))
-    note = getattr(store.raw, "note", None)
-    EpochReport(
-        row,
-        epoch.timer.wall_s,
-        epoch.batch_bytes,
-        epoch.largest_batch_bytes,
-        tuple(store.counter.by_worker()),
-        f"{cls.__module__}.{cls.__qualname__}",
-        getattr(note, "bytes", None),
-        tuple(loader.describe()) if hasattr(loader, "describe") else (),
-        getattr(loader, "held_bytes", None),
-    ).save(job.folder)
-    if job.results is not None:
-        csvlog.append(Path(job.results), "ranks.csv", [row])
+        feed = epochs.begin(number, hold=number == total - 1)
+        compute_on(feed, compute)
+        epochs.end(feed, timed=number >= warmup)
 
 
 def _device(job: Job, world: World) -> torch.device:
@@ -195,9 +147,3 @@ def _device(job: Job, world: World) -> torch.device:
         raise UsageError("--device cuda needs an accelerator", "cuda", ["auto", "cpu"])
     torch.cuda.set_device(world.local_rank % torch.cuda.device_count())
     return torch.device("cuda", torch.cuda.current_device())
-
-
-def _capacity(job: Job, world: World) -> int:
-    samples = job.facts.samples or 0
-    rounds = -(-samples // (world.world_size * job.config.batch_size)) + 1
-    return rounds * job.config.batch_size

@@ -16,6 +16,23 @@ from shardlab.world import World, host_name
 
 
 @dataclass(frozen=True)
+class Learned:
+    """What training an epoch came to. ``losses`` are this rank's, from step ``first_step`` on.
+
+    ``accuracy``, ``eval_loss`` and ``evaluated`` are over the whole evaluation dataset, the same on every rank;
+    None where there is none. ``accounted_ratio``: see :class:`shardlab.measure.timer.StepTimer`.
+    """
+
+    first_step: int
+    learning_rate: float
+    losses: tuple[float, ...]
+    accounted_ratio: float
+    accuracy: float | None = None
+    eval_loss: float | None = None
+    evaluated: int | None = None
+
+
+@dataclass(frozen=True)
 class EpochReport:
     """``row`` is the rank's row of ``ranks.csv``; the rest is summed up in ``runs.csv``, or shown.
 
@@ -32,6 +49,7 @@ class EpochReport:
     stored_bytes: int | None
     notes: tuple[str, ...] = ()
     held_bytes: int | None = None
+    learned: Learned | None = None
 
     def save(self, run_dir: Path) -> None:
         """Write it where the launcher looks for it, whole or not at all."""
@@ -59,7 +77,7 @@ def rank_row(
     reads: int | None,
     batch_size: int,
 ) -> RankRecord:
-    """The figures of one rank and epoch. ``comm_s`` is empty: this loop exchanges nothing between ranks."""
+    """The figures of one rank and epoch; ``comm_s`` is empty where ranks exchange nothing."""
     delivered = int(ledger.indices.size)
     distinct = int(np.unique(ledger.indices).size)
     positions = global_positions(ledger.ends, world.rank, world.world_size, batch_size)
@@ -79,7 +97,7 @@ def rank_row(
         len_reported=epoch.len_reported,
         wait_s=timer.wait_s,
         compute_s=timer.compute_s,
-        comm_s=None,
+        comm_s=timer.comm_s,
         other_s=timer.other_s,
         wait_p50_s=timer.wait_percentile_s(50),
         wait_p99_s=timer.wait_percentile_s(99),

@@ -65,12 +65,13 @@ def measure(
     ))  # fmt: skip
     env = without_rendezvous(os.environ) | {VARIABLE: str(request)}
     # The flags travel in the request: torchrun would take --nproc and its like for its own.
-    command = [sys.executable, "-m", "shardlab.profile"]
+    module = "shardlab.profile" if job.train is None else "shardlab.train"
+    command = [sys.executable, "-m", module]
     if joined:
         command[1:3] = [
             "-m", "torch.distributed.run", "--nproc-per-node", str(nproc), "--rdzv-backend", "c10d",
             "--rdzv-endpoint", "localhost:0", "--log-dir", str(job.folder / "control-agent"),
-            "-m", "shardlab.profile",
+            "-m", module,
         ]  # fmt: skip
     process = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     try:

@@ -36,6 +36,7 @@ from shardlab.process import (
     ignore_lost_connections,
     remove_run_folder,
 )
+from shardlab.trainconfig import TrainConfig
 from shardlab.world import World
 
 
@@ -47,7 +48,9 @@ class Share:
     node: NodeOutcome | None
 
 
-def run(config: RunConfig, output: OutputConfig, argv: list[str]) -> Outcome | None:
+def run(
+    config: RunConfig, output: OutputConfig, argv: list[str], train: TrainConfig | None = None
+) -> Outcome | None:
     """The whole job, seen from this rank. The outcome on global rank 0, None on the others.
 
     Raises the failing rank's own error on that rank; ranks that merely lost it leave without a word.
@@ -73,7 +76,7 @@ def run(config: RunConfig, output: OutputConfig, argv: list[str]) -> Outcome | N
     started = datetime.now(UTC).isoformat(timespec="seconds")
     watched = Watched()
     try:
-        job = _agree_on_job(config, output, world, folder, request)
+        job = _agree_on_job(config, output, world, folder, request, train)
         with monitored(job, _local_ranks(world), None, watched) if world.is_node_leader else nullcontext():
             dist.barrier()  # the monitor of this node is up before any rank looks for it
             rank.run(job, world)
@@ -127,13 +130,14 @@ def _agree_on_job(
     world: World,
     folder: Path,
     request: controls.ControlRequest | None,
+    train: TrainConfig | None,
 ) -> Job:
     """Rank 0 sizes the dataset and names the run; each node keeps it in a folder of its own."""
     config = replace(config, nproc=world.local_world_size)
     results = str(Path(output.results).resolve())
     said = b""
     if world.rank == 0:
-        said = _job_or_error(config, output, folder, results, request)
+        said = _job_or_error(config, output, folder, results, request, train)
     said = broadcast_bytes(said)
     if said.startswith(b"!"):
         if world.rank == 0:
@@ -156,14 +160,15 @@ def _job_or_error(
     folder: Path,
     results: str,
     request: controls.ControlRequest | None,
+    train: TrainConfig | None,
 ) -> bytes:
     try:
         if request is not None:
-            return msgspec.json.encode(session.control_job(request, config, folder, output.timeout))
+            return msgspec.json.encode(session.control_job(request, config, folder, output.timeout, train))
         csvlog.check_writable(Path(results))
         spec = spec_of(config)
         facts = session.checked(probe.facts_of(spec, folder, output.timeout), config)
-        return msgspec.json.encode(session.new_job(config, spec, facts, folder, results, output.timeout))
+        return msgspec.json.encode(session.new_job(config, spec, facts, folder, results, output.timeout, train))
     except ShardlabError as error:
         return f"!{int(error.exit_code)} {error}".encode()
 

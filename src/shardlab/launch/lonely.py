@@ -9,8 +9,8 @@ from pathlib import Path
 from shardlab.errors import UsageError
 
 
-def refuse_a_lonely_launch() -> None:
-    """Refuse to run alone where ``accelerate launch`` was asked for several processes and started one.
+def refuse_a_lonely_launch(module: str) -> None:
+    """Refuse to run ``module`` alone where ``accelerate launch`` was asked for several processes and started one.
 
     Without MPI it has no launcher for several processes on a CPU host, and says nothing.
     """
@@ -25,7 +25,7 @@ def refuse_a_lonely_launch() -> None:
             f"accelerate launch must start the {asked} processes that it was asked for",
             "one process",
             cure="ACCELERATE_USE_CPU=1 accelerate launch --multi_gpu "
-            f"--num_processes {asked} -m shardlab.profile ..., or python -m shardlab.profile --nproc {asked}",
+            f"--num_processes {asked} -m {module} ..., or python -m {module} --nproc {asked}",
         )
 
 

@@ -10,6 +10,7 @@ from shardlab import csvlog
 from shardlab.config import OutputConfig
 from shardlab.engine.job import Job
 from shardlab.index import ledger
+from shardlab.launch.learned import curve
 from shardlab.launch.summary import Outcome, ledger_file
 
 
@@ -17,8 +18,11 @@ def keep(outcome: Outcome, output: OutputConfig, job: Job) -> None:
     """Append the node's and the run's rows; the ranks have written theirs."""
     results = Path(job.results or output.results)  # resolved at the start: a dataset may change the folder
     csvlog.append(results, "nodes.csv", list(outcome.nodes))
+    csvlog.append(results, "training.csv", curve(job.run_id, outcome.reports))
     csvlog.append(results, "runs.csv", [outcome.run])
-    if output.keep_ledger and outcome.audits:
+    if job.train is not None:
+        keep_all_ledgers(results / "ledger", job)
+    elif output.keep_ledger and outcome.audits:
         keep_ledgers(outcome, results / "ledger", job)
 
 
@@ -30,3 +34,17 @@ def keep_ledgers(outcome: Outcome, folder: Path, job: Job) -> None:
         if report.row.epoch == last:
             kept = ledger.read(ledger_file(job.folder, last, report.row.rank))
             np.save(folder / f"{job.run_id}-{report.row.rank}.npy", kept.indices, allow_pickle=False)
+
+
+def keep_all_ledgers(folder: Path, job: Job) -> None:
+    """Those of every epoch of a training run as ``<run_id>-<rank>-<epoch>.npy``, one that was cut short too.
+
+    What a run was given before it died and what another was given after it went on from a checkpoint make up
+    the epoch together.
+    """
+    for file in sorted(job.folder.glob("ledger-*")):
+        if file.suffix:
+            continue
+        folder.mkdir(parents=True, exist_ok=True)
+        _, epoch, rank = file.name.split("-")
+        np.save(folder / f"{job.run_id}-{rank}-{epoch}.npy", ledger.read(file).indices, allow_pickle=False)

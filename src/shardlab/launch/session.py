@@ -32,6 +32,7 @@ from shardlab.measure import kernel
 from shardlab.process import prints_to_stderr
 from shardlab.shards import writer
 from shardlab.store import warm_ratio
+from shardlab.trainconfig import TrainConfig
 from shardlab.world import host_name
 
 
@@ -45,7 +46,9 @@ class Viewer(Protocol):
         """Time passes; the ranks' progress lies in ``run_dir``."""
 
 
-def run(config: RunConfig, output: OutputConfig, argv: list[str], view: Viewer) -> Iterator[Outcome]:
+def run(
+    config: RunConfig, output: OutputConfig, argv: list[str], view: Viewer, train: TrainConfig | None = None
+) -> Iterator[Outcome]:
     """Measure ``config.repeats`` times, each in fresh processes; one control serves all.
 
     Rows are appended after each run was seen. A run that fails leaves its row before its error is raised.
@@ -59,7 +62,7 @@ def run(config: RunConfig, output: OutputConfig, argv: list[str], view: Viewer) 
             if facts is None:
                 view.phase("sizing the dataset")
                 facts = checked(probe.facts_of(spec, folder, output.timeout), config)
-            job = new_job(config, spec, facts, folder, results, output.timeout)
+            job = new_job(config, spec, facts, folder, results, output.timeout, train)
             outcome, control = _measure(job, output, argv, view, control)
             yield outcome  # shown before it is kept: a full disk must not take the table too
             keep(outcome, output, job)
@@ -88,19 +91,23 @@ def _measure(
     return outcome_of(job, started, [node], reports, environment), control
 
 
-def run_control(request: ControlRequest, config: RunConfig, timeout_s: float) -> None:
+def run_control(
+    request: ControlRequest, config: RunConfig, timeout_s: float, train: TrainConfig | None = None
+) -> None:
     """This process is a control run: measure the stand-ins and hand the reading back."""
     with rundir.run_folder() as folder:
-        job = control_job(request, config, folder, timeout_s)
+        job = control_job(request, config, folder, timeout_s, train)
         watched = Watched()
         run_ranks(job, SILENT, watched)
         controls.answer(request, control_reading(job, watched))
 
 
-def control_job(request: ControlRequest, config: RunConfig, folder: Path, timeout_s: float) -> Job:
+def control_job(
+    request: ControlRequest, config: RunConfig, folder: Path, timeout_s: float, train: TrainConfig | None
+) -> Job:
     """The job of a control run."""
     config = replace(config, nproc=request.nproc, max_steps=request.control.steps)
-    job = new_job(config, request.spec, request.facts, folder, None, timeout_s)
+    job = new_job(config, request.spec, request.facts, folder, None, timeout_s, train)
     job = replace(job, control=request.control)
     if dataset.kind_of(request.spec) == "shards":
         job = _on_disk(job, request.control)
@@ -161,10 +168,11 @@ def new_job(
     folder: Path,
     results: str | None,
     timeout_s: float,
+    train: TrainConfig | None = None,
 ) -> Job:
     """A job with a new run id, written down for its ranks."""
     run_id = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:6]}"
-    job = Job(run_id, str(folder), config, spec, facts, results=results, timeout_s=timeout_s)
+    job = Job(run_id, str(folder), config, spec, facts, results=results, timeout_s=timeout_s, train=train)
     job.save()
     return job
 

@@ -15,7 +15,9 @@ from shardlab.engine.report import EpochReport
 from shardlab.index import ledger as ledgers
 from shardlab.index.audit import Audit, audit
 from shardlab.launch.copies import NodeOutcome, node_record
+from shardlab.launch.learned import last_learned, training_loss
 from shardlab.records import SCHEMA_VERSION, Measured, NodeRecord, RankRecord, RunRecord
+from shardlab.trainconfig import TrainConfig
 
 NO_CENSUS = "the content of memory is not read by this command"
 
@@ -29,6 +31,7 @@ class Outcome:
     reports: tuple[EpochReport, ...]
     audits: tuple[Audit, ...]
     iterable: bool = False
+    train: TrainConfig | None = None
 
     @property
     def findings(self) -> tuple[Any, ...]:
@@ -41,18 +44,28 @@ def audit_epochs(job: Job, reports: tuple[EpochReport, ...], world_size: int) ->
     path = plugins.find("datapath").get(job.config.sampler)
     audits = []
     for epoch in sorted({report.row.epoch for report in reports}):
-        rows = [report.row for report in reports if report.row.epoch == epoch]
+        of_epoch = [report for report in reports if report.row.epoch == epoch]
+        rows = [report.row for report in of_epoch]
+        resumed = any(report.learned is not None and report.learned.first_step for report in of_epoch)
         if len(rows) == world_size:
             kept = [ledgers.read(ledger_file(job.folder, epoch, rank)) for rank in range(world_size)]
             found = audit(
                 kept, epoch=epoch, samples=job.facts.samples, world_size=world_size,
                 batch_size=job.config.batch_size, tail=job.config.tail,
-                truncated=ended_early(job.config.max_steps, rows), shuffle=job.config.shuffle,
-                layout=path.fact("LAYOUT") if path else None, pad_allowed=None,
+                truncated=resumed or ended_early(job.config.max_steps, rows),
+                shuffle=resumed or job.config.shuffle,  # the order of what is left does not begin at 0
+                layout=path.fact("LAYOUT") if path else None, pad_allowed=_padding(job, world_size),
                 len_reported=[row.len_reported for row in rows], expected_words=expected_words(job.spec),
             )  # fmt: skip
             audits.append(found if job.knows_indices else _without_indices(found))
     return tuple(audits)
+
+
+def _padding(job: Job, world_size: int) -> int | None:
+    """Repeats that ``--tail pad`` may add: readers of parts of a stream each fill a last round of their own."""
+    if not job.facts.iterable or job.config.sampler != "ring" or job.config.workers < 2:
+        return None
+    return job.config.workers * (world_size * job.config.batch_size - 1)
 
 
 def ended_early(max_steps: int | None, rows: Sequence[RankRecord]) -> bool:
@@ -103,10 +116,12 @@ def outcome_of(
         reasons |= dict.fromkeys(("distinct", "samples_per_s"), unknown)
     if measured.stall_ratio is None and "run" not in reasons:
         reasons["stall_ratio"] = "nothing computes (--compute none)"
+    if job.train is not None and measured.accuracy is None and "run" not in reasons:
+        reasons["accuracy"] = "there is no evaluation dataset (--eval-dataset none)"
     text = "; ".join(f"{name}: {why}" for name, why in reasons.items())
     measured = dataclasses.replace(measured, reason=text)
     run = RunRecord(SCHEMA_VERSION, job.run_id, started_at, job.config, measured, environment)
-    return Outcome(run, tuple(records), reports, audits, job.facts.iterable)
+    return Outcome(run, tuple(records), reports, audits, job.facts.iterable, job.train)
 
 
 def _measured(
@@ -126,11 +141,13 @@ def _measured(
     delivered = sum(audit.delivered for audit in audits)
     rows = [report.row for report in reports]
     computed = sum(row.compute_s or 0.0 for row in rows)
+    exchanged = sum(row.comm_s or 0.0 for row in rows)
     waited = sum(row.wait_s for row in rows)
+    learned = last_learned(reports)
     cpu = [row.cpu_s for row in rows]
     steps = [row.steps for row in rows]
     return Measured(
-        framework="profile",
+        framework=job.train.framework if job.train else "profile",
         loader_class=reports[0].loader_class if reports else None,
         dataset_bytes=fullest.dataset_bytes,
         samples=job.facts.samples,
@@ -149,7 +166,7 @@ def _measured(
             if slowest and delivered and distinct
             else None
         ),
-        stall_ratio=waited / (waited + computed) if computed else None,
+        stall_ratio=waited / (waited + computed + exchanged) if computed else None,
         first_batch_s=max((row.first_batch_s for row in rows if row.first_batch_s is not None), default=None),
         cpu_s_per_1k_samples=(
             1000 * sum(c for c in cpu if c is not None) / distinct if distinct and None not in cpu else None
@@ -162,6 +179,8 @@ def _measured(
         steps_max=max(steps, default=None),
         order_hash=_run_hash(audits),
         monitor_cpu_s=fullest.monitor_cpu_s,
+        accuracy=learned.accuracy if learned else None,
+        loss=training_loss(reports),
     )
 
 

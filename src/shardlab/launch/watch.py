@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shardlab import dataset
+from shardlab.engine.epochs import HOLD_TIMEOUT_S
 from shardlab.engine.job import Job
-from shardlab.engine.rank import HOLD_TIMEOUT_S
 from shardlab.measure.monitor import MonitorConfig, MonitorEnd, read_hold, start, stop
 from shardlab.measure.reading import HoldReading
 from shardlab.world import host_name

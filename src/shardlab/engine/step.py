@@ -1,0 +1,80 @@
+"""One step of training: forward, backward, and every few steps the optimiser."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from shardlab.engine.model import inputs_and_labels
+from shardlab.framework import Prepared
+from shardlab.world import World
+
+
+@dataclass
+class Training:
+    """A model in training; ``losses`` are this rank's, one for each step of the epoch.
+
+    With ``accumulation`` k the optimiser steps after every k batches, and after the last one of an epoch, on the
+    mean of their gradients. ``steps`` is how many the epoch has, None where nobody knows.
+    """
+
+    prepared: Prepared
+    dtype: torch.dtype
+    accumulation: int = 1
+    steps: int | None = None
+    losses: list[float] = field(default_factory=list)
+
+    def begin(self, steps: int | None) -> None:
+        """An epoch, or what is left of one."""
+        self.steps, self.losses = steps, []
+        self.prepared.model.train()
+        self.prepared.optimizer.zero_grad()
+
+    def step(self, batch: Any) -> tuple[float, float]:
+        """Train on a batch: seconds of computing, and of communicating where ranks exchanged gradients."""
+        started = time.perf_counter()
+        prepared, done = self.prepared, len(self.losses)
+        group = self.accumulation * (done // self.accumulation)  # where this group of batches began
+        size = self.accumulation if self.steps is None else min(self.accumulation, self.steps - group)
+        is_last = done + 1 == group + size
+        with nullcontext() if is_last else prepared.keeping_gradients():
+            inputs, labels = inputs_and_labels(batch, self.dtype)
+            loss = functional.cross_entropy(prepared.model(inputs), labels)
+            prepared.backward(loss / size)
+            communication_s = prepared.exchange.take()
+        if is_last:
+            prepared.optimizer.step()
+            prepared.optimizer.zero_grad()
+        self.losses.append(float(loss.detach()))
+        return time.perf_counter() - started - communication_s, communication_s
+
+
+def evaluate(
+    prepared: Prepared, dataset: Any, batch_size: int, dtype: torch.dtype, world: World,
+    collate: Callable[[list[Any]], Any], device: torch.device,
+) -> tuple[float, float, int]:  # fmt: skip
+    """(accuracy, mean loss, samples) over the whole of ``dataset``, each sample counted once.
+
+    Rank r of W looks at the samples r, r + W, r + 2 W, ...: nothing is padded, and what the ranks found is added
+    up, so the figures are those of one rank.
+    """
+    module = prepared.module
+    module.eval()
+    found = torch.zeros(3, dtype=torch.float64, device=device)  # right, loss, samples
+    mine = range(world.rank, len(dataset), world.world_size)
+    with torch.no_grad():
+        for start in range(0, len(mine), batch_size):
+            batch = collate([dataset[index] for index in mine[start : start + batch_size]])
+            inputs, labels = (half.to(device) for half in inputs_and_labels(batch, dtype))
+            scores = module(inputs)
+            found[0] += (scores.argmax(1) == labels).sum()
+            found[1] += functional.cross_entropy(scores, labels, reduction="sum").double()
+            found[2] += len(labels)
+    right, loss, samples = prepared.total(found).tolist()
+    return right / samples, loss / samples, int(samples)
