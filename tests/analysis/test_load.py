@@ -36,7 +36,7 @@ def rank(run_id: str, rank: int, **values: Any) -> RankRecord:
 
 def test_a_folder_without_files_gives_empty_frames_with_their_columns(tmp_path: Path) -> None:
     results = load(tmp_path)
-    for name in ("runs", "nodes", "ranks", "memory"):
+    for name in ("runs", "nodes", "ranks", "memory", "training"):
         frame = getattr(results, name)
         assert len(frame) == 0
         assert list(frame.columns) == list(columns(name))
@@ -135,7 +135,7 @@ def documented(name: str) -> list[str]:
     return re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)
 
 
-@pytest.mark.parametrize("name", ["runs", "nodes", "ranks", "memory"])
+@pytest.mark.parametrize("name", ["runs", "nodes", "ranks", "memory", "training"])
 def test_the_dictionary_has_every_column_in_order_and_no_other(name: str) -> None:
     assert documented(name) == list(columns(name))
 

@@ -20,7 +20,7 @@ import pandas as pd
 from shardlab.config import RunConfig
 from shardlab.csvlog import whole_lines
 from shardlab.errors import RunFailed
-from shardlab.records import Measured, MemoryRecord, NodeRecord, RankRecord, RunRecord
+from shardlab.records import Measured, MemoryRecord, NodeRecord, RankRecord, RunRecord, StepRecord
 
 ENVIRONMENT: dict[str, type] = {
     "git_sha": str, "git_dirty": bool, "python": str, "torch": str, "accelerate": str, "numpy": str,
@@ -31,7 +31,7 @@ ENVIRONMENT: dict[str, type] = {
 """The columns of ``runs.csv`` that describe the machine and the software; OMP_NUM_THREADS may be a list."""
 
 _RECORDS: dict[str, type] = {
-    "runs": RunRecord, "nodes": NodeRecord, "ranks": RankRecord, "memory": MemoryRecord,
+    "runs": RunRecord, "nodes": NodeRecord, "ranks": RankRecord, "memory": MemoryRecord, "training": StepRecord,
 }
 
 
@@ -43,6 +43,7 @@ class Results:
     nodes: pd.DataFrame
     ranks: pd.DataFrame
     memory: pd.DataFrame
+    training: pd.DataFrame
 
     def joined(self) -> pd.DataFrame:
         """A row for each rank and epoch with the columns of its run.
@@ -55,7 +56,7 @@ class Results:
 
 
 def load(folder: str | Path, *, all_versions: bool = False) -> Results:
-    """Read the four files of a results folder; a file that is not there is an empty frame with its columns.
+    """Read the five files of a results folder; a file that is not there is an empty frame with its columns.
 
     ``all_versions`` adds the rows of files that were moved aside because their header changed
     (``runs.1.csv`` is older than ``runs.2.csv``), with gaps where a version lacks a column.
@@ -66,7 +67,7 @@ def load(folder: str | Path, *, all_versions: bool = False) -> Results:
 
 
 def columns(name: str) -> dict[str, type]:
-    """Columns of ``runs``, ``nodes``, ``ranks`` or ``memory``, in order, each with its type.
+    """Columns of ``runs``, ``nodes``, ``ranks``, ``memory`` or ``training``, in order, each with its type.
 
     >>> columns("ranks")["order_hash"]
     <class 'str'>
