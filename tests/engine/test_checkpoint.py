@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import math
-import multiprocessing
 import os
 import random
 import resource
@@ -15,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
@@ -28,9 +28,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 from torch.optim import SGD, Adagrad, AdamW, Optimizer, RMSprop
-from torch.optim.lr_scheduler import LambdaLR, MultiStepLR, OneCycleLR, ReduceLROnPlateau, SequentialLR, StepLR
+from torch.optim.lr_scheduler import (
+    LambdaLR,
+    MultiStepLR,
+    OneCycleLR,
+    ReduceLROnPlateau,
+    SequentialLR,
+    StepLR,
+)
 
-from ranks import PRELOADED, each_rank, new_job
+from ranks import each_rank, new_job
 from shardlab.engine._flatten import packed, unpacked
 from shardlab.engine.checkpoint import Place, latest, load, read_place, save
 from shardlab.errors import RunFailed, UsageError
@@ -97,7 +104,7 @@ Parts = tuple[nn.Module, Optimizer, Any]
 
 def seed(number: int) -> None:
     torch.manual_seed(number)
-    np.random.seed(number)
+    np.random.seed(number)  # noqa: NPY002 - what users draw from
     random.seed(number)
 
 
@@ -113,7 +120,8 @@ def train(run: Parts, steps: int) -> None:
     """Steps on data that all three generators make."""
     model, optimizer, schedule = run
     for _ in range(steps):
-        x = torch.randn(5, 6) * random.gauss(1, 0.1) + float(np.random.standard_normal())
+        shift = float(np.random.standard_normal())  # noqa: NPY002
+        x = torch.randn(5, 6) * random.gauss(1, 0.1) + shift
         optimizer.zero_grad()
         loss = model(x).square().mean()
         loss.backward()
@@ -144,7 +152,8 @@ def bits(value: Any) -> Any:
 
 
 def generators() -> list[Any]:
-    return [torch.get_rng_state().tolist(), repr(np.random.get_state()), random.getstate()]
+    of_numpy = repr(np.random.get_state(legacy=False))  # noqa: NPY002
+    return [torch.get_rng_state().tolist(), of_numpy, random.getstate()]
 
 
 def place(global_step: int = 7, **more: Any) -> Place:
@@ -181,7 +190,7 @@ def test_a_schedule_of_plain_values_goes_on(tmp_path: Path, schedule: str) -> No
 
 
 def check_resume(folder: Path, optimizer: str, schedule: str) -> None:
-    for before, after in itertools.product((0, 1, 4), (1, 3)):
+    for before, after in ((0, 3), (1, 1), (4, 3)):
         straight = parts(5, optimizer, schedule)
         train(straight, before + after)
         wanted = everything(straight)
@@ -231,7 +240,8 @@ def test_layouts_and_odd_tensors_come_back(tmp_path: Path) -> None:
         for name, tensor in {
             "empty": torch.zeros(0, 3), "none_too": torch.zeros(0), "scalar": torch.tensor(fill),
             "spread": torch.tensor([fill]).expand(5), "flags": torch.tensor([fill > 0, False]),
-            "turn": torch.tensor([1 + fill * 1j], dtype=torch.complex64), "far": torch.tensor([-0.0, math.nan, math.inf]),
+            "turn": torch.tensor([1 + fill * 1j], dtype=torch.complex64),
+            "far": torch.tensor([-0.0, math.nan, math.inf]),
         }.items():  # fmt: skip
             model.register_buffer(name, tensor.clone() if name == "spread" and fill < 0 else tensor)
         model.register_buffer("part", model.scalar.view(1))
@@ -243,7 +253,8 @@ def test_layouts_and_odd_tensors_come_back(tmp_path: Path) -> None:
     path = save(tmp_path, place(), model, optimizer, None)
     other, of_other = make(-1.0)
     load(path, other, of_other, None)
-    assert {k: bits(v) for k, v in other.state_dict().items()} == {k: bits(v) for k, v in model.state_dict().items()}
+    for name, tensor in model.state_dict().items():
+        assert bits(other.state_dict()[name]) == bits(tensor), name
     assert other.conv.weight.is_contiguous(memory_format=torch.channels_last)
     momentum = of_other.state[other.conv.weight]["momentum_buffer"]
     assert bits(momentum) == bits(optimizer.state[model.conv.weight]["momentum_buffer"])
@@ -252,21 +263,26 @@ def test_layouts_and_odd_tensors_come_back(tmp_path: Path) -> None:
 
 def test_options_keep_their_types(tmp_path: Path) -> None:
     model = nn.Linear(2, 2)
-    optimizer = AdamW([{"params": [model.weight], "lr": 1}, {"params": [model.bias], "note": "b"}], betas=(0.5, 0.75))
+    optimizer = AdamW(
+        [{"params": [model.weight], "lr": 1}, {"params": [model.bias], "note": "b"}], betas=(0.5, 0.75)
+    )
     path = save(tmp_path, place(), model, optimizer, None)
     fresh = AdamW([{"params": [model.weight]}, {"params": [model.bias]}])
     load(path, model, fresh, None)
-    assert repr(fresh.param_groups) == repr(optimizer.param_groups)
+    for now, then in zip(fresh.param_groups, optimizer.param_groups, strict=True):
+        assert {key: repr(value) for key, value in now.items()} == {key: repr(then[key]) for key in then}
     assert type(fresh.param_groups[0]["betas"]) is tuple
     assert type(fresh.param_groups[0]["lr"]) is int
 
 
 PLAIN = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text(),
-    lambda inner: st.lists(inner)
-    | st.lists(inner).map(tuple)
-    | st.dictionaries(st.text() | st.integers(-5, 5) | st.tuples(st.booleans()), inner)
-    | st.dictionaries(st.integers(-5, 5), st.integers(1, 9)).map(Counter),
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: (
+        st.lists(inner)
+        | st.lists(inner).map(tuple)
+        | st.dictionaries(st.text() | st.integers(-5, 5) | st.tuples(st.booleans()), inner)
+        | st.dictionaries(st.integers(-5, 5), st.integers(1, 9)).map(Counter)
+    ),
 )
 
 
@@ -356,72 +372,91 @@ def save_filled(folder: Path, step: int, position: int) -> None:
     save(folder, place(step, loader={"position": position}), *filled(step))
 
 
+def forked(work: Callable[[], Any]) -> int:
+    """The process id of a fork that does ``work`` and ends."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            work()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    return pid
+
+
+def ended(pid: int) -> int:
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
 def save_and_die(folder: Path, step: int, at: int) -> None:
-    """Save, and be killed before the ``at``-th thing that is done to the file system."""
+    """Save, and be killed before the ``at``-th thing that is done to the folder."""
     seen = itertools.count()
 
-    def hook(event: str, _: Any) -> None:
-        if event in ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir") and next(seen) == at:
+    def hook(event: str, of: Any) -> None:
+        ours = event in ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.scandir", "os.listdir")
+        if ours and (str(of[0]).startswith(str(folder)) or str(of[0]) in FILES) and next(seen) == at:
             os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(hook)
     save_filled(folder, step, 1)
 
 
-def save_for_ever(folder: Path, first: int, out: Any) -> None:
-    for step in itertools.count(first):
-        for position in (0, 1):
-            save_filled(folder, step, position)
-            out.send((step, position))
-
-
-def forked() -> Any:
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOADED)
-    return context
+def die_everywhere(world: Any, inherited: Any, under: Path, step: int) -> int:
+    """At how many moments a save of ``step`` after steps 1 and 2 was killed."""
+    for at in itertools.count():
+        folder = under / str(at)
+        save_filled(folder, 1, 0)
+        save_filled(folder, 2, 0)
+        code = ended(forked(partial(save_and_die, folder, step, at)))
+        left = whole(folder)
+        assert (left.global_step, left.loader["position"]) in [(2, 0), (step, 1)]
+        if code == 0:
+            assert left.loader["position"] == 1
+            return at
+        assert code == -signal.SIGKILL
+        save_filled(folder, 4, 0)
+        assert whole(folder).global_step == 4
+        assert names(folder) == [f"step-{left.global_step:08d}", "step-00000004"]
+    raise AssertionError
 
 
 @pytest.mark.parametrize("step", [2, 3], ids=["again", "next"])
 def test_a_kill_between_any_two_operations_leaves_a_whole_checkpoint(tmp_path: Path, step: int) -> None:
-    for at in itertools.count():
-        folder = tmp_path / str(at)
-        save_filled(folder, 1, 0)
-        save_filled(folder, 2, 0)
-        process = forked().Process(target=save_and_die, args=(folder, step, at))
-        process.start()
-        process.join()
+    moments = on_ranks(tmp_path, 1, die_everywhere, tmp_path / "under", step)
+    assert moments[0] > 12
+
+
+def save_for_ever(folder: Path, first: int, out: int) -> None:
+    for step in itertools.count(first):
+        for position in (0, 1):
+            save_filled(folder, step, position)
+            os.write(out, b"%d %d\n" % (step, position))
+
+
+def die_at_random(world: Any, inherited: Any, folder: Path) -> None:
+    drawn, reached = random.Random(1), (0, -1)
+    filled(0)
+    for _ in range(25):
+        out, into = os.pipe()
+        pid = forked(partial(save_for_ever, folder, reached[0] + 1, into))
+        os.close(into)
+        said = os.read(out, 1 << 16)
+        sleep(drawn.uniform(0, 0.06))
+        os.kill(pid, signal.SIGKILL)
+        assert ended(pid) == -signal.SIGKILL
+        while more := os.read(out, 1 << 16):
+            said += more
+        os.close(out)
         left = whole(folder)
-        assert (left.global_step, left.loader["position"]) in [(2, 0), (step, 1)]
-        if process.exitcode == 0:
-            break
-        assert process.exitcode == -signal.SIGKILL
-        save_filled(folder, 4, 0)
-        assert whole(folder).global_step == 4
-        assert names(folder) == [f"step-{max(step, left.global_step) if left.global_step == step else 2:08d}", "step-00000004"]
-    assert at > 12
-    assert left.loader["position"] == 1
+        step, position = map(int, said.split(b"\n")[-2].split())
+        assert (left.global_step, left.loader["position"]) >= (step, position) > reached
+        reached = (left.global_step, left.loader["position"])
+    save_filled(folder, reached[0] + 1, 0)
+    assert names(folder) == [f"step-{reached[0] + more:08d}" for more in (0, 1)]
 
 
 def test_a_kill_at_any_moment_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
-    drawn, reached = random.Random(1), (0, -1)
-    for _ in range(12):
-        ours, theirs = forked().Pipe(duplex=False)
-        process = forked().Process(target=save_for_ever, args=(tmp_path, reached[0] + 1, theirs))
-        process.start()
-        theirs.close()
-        assert ours.poll(60)
-        sleep(drawn.uniform(0, 0.06))
-        process.kill()
-        process.join()
-        with pytest.raises(EOFError):
-            while True:
-                reached = ours.recv()
-        ours.close()
-        left = whole(tmp_path)
-        assert (left.global_step, left.loader["position"]) >= reached
-        reached = (left.global_step, left.loader["position"])
-    save_filled(tmp_path, reached[0] + 1, 0)
-    assert names(tmp_path) == [f"step-{reached[0] + more:08d}" for more in (0, 1)]
+    on_ranks(tmp_path, 1, die_at_random, tmp_path / "saved")
 
 
 @contextmanager
@@ -476,7 +511,9 @@ def test_a_damaged_file_is_named(tmp_path: Path, saved: Path, name: str, how: st
         file.mkdir()
     elif how == "pipe":
         os.mkfifo(file)
-    named = "model.safetensors" if (name, how) == ("state.json", "foreign") else name  # the others' are not its own
+    named = (
+        "model.safetensors" if (name, how) == ("state.json", "foreign") else name
+    )  # the others' are not its own
     check_refused(saved, RunFailed, str(saved / named), f"Cure: remove {saved}", "earlier checkpoint")
 
 
@@ -497,7 +534,7 @@ def test_a_flipped_bit_anywhere_in_the_state_is_found(saved: Path) -> None:
         content[at] ^= 1 << at % 8
         file.write_bytes(content)
         content[at] ^= 1 << at % 8
-        with pytest.raises(RunFailed, match="state.json"):
+        with pytest.raises(RunFailed, match=r"state\.json"):
             read_place(saved)
 
 
@@ -520,7 +557,7 @@ HOSTILE: dict[str, Callable[[dict[str, Any]], Any]] = {
     "no version": lambda state: state.pop("version"),
     "a place of text": lambda state: state["place"].update(epoch="1"),
     "a loader of text": lambda state: state["place"].update(loader={"position": "../x"}),
-    "more ranks than generators": lambda state: state["place"].update(world_size=0, step=-1) or state.pop("tied"),
+    "a part too few": lambda state: state.pop("tied"),
     "a state of nobody": lambda state: state["optimizer"]["values"].update({"99.step": 1}),
     "a state without a number": lambda state: state["optimizer"]["values"].update({"../x.step": 1}),
     "an unknown kind of value": lambda state: state["optimizer"]["groups"][0].update(lr={"call": ["exit"]}),
@@ -605,7 +642,7 @@ class Extra(nn.Linear):
         raise AssertionError
 
 
-class Callable_(StepLR):
+class Calling(StepLR):
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "then": print}
 
@@ -621,7 +658,7 @@ def test_what_would_need_a_pickle_is_refused_by_name(tmp_path: Path) -> None:
     folder, (model, optimizer, _) = tmp_path / "new", parts()
     extra = Extra(2, 2)
     assert "_extra_state of the model" in refused_on_save(folder, (extra, optimizer, None), place())
-    assert "state.then must be" in refused_on_save(folder, (model, optimizer, Callable_(optimizer, 2)), place())
+    assert "state.then must be" in refused_on_save(folder, (model, optimizer, Calling(optimizer, 2)), place())
     of_tensor = AdamW(model.parameters(), lr=torch.tensor(0.1), foreach=False)
     assert "lr of the optimiser" in refused_on_save(folder, (model, of_tensor, None), place())
     odd = SGD(model.parameters(), lr=0.1)
@@ -636,7 +673,9 @@ def test_a_place_must_be_one(tmp_path: Path) -> None:
     folder, run = tmp_path / "new", parts()
     assert "world_size" in refused_on_save(folder, run, place(world_size=2))
     assert "global_step" in refused_on_save(folder, run, place(-1))
-    assert "64 bits" in refused_on_save(folder, run, place(seed=1 << 70))
+    assert "text and integers" in refused_on_save(folder, run, place(epoch="1"))
+    assert "text and integers" in refused_on_save(folder, run, place(loader={"at": np.int64(1)}))
+    assert "text and integers" in refused_on_save(folder, run, place(run_id="\ud800"))
     with pytest.raises(UsageError, match="keep"):
         save(folder, place(), *run, keep=0)
 
@@ -645,12 +684,15 @@ def test_a_place_must_be_one(tmp_path: Path) -> None:
 
 
 def on_ranks(folder: Path, nproc: int, target: Callable[..., Any], *args: Any) -> list[Any]:
-    job = new_job(folder / f"run-{monotonic()}", sampler="distributed", dataset="synthetic:n=8:5x3", nproc=nproc)
+    job = new_job(
+        folder / f"run-{monotonic()}", sampler="distributed", dataset="synthetic:n=8:5x3", nproc=nproc
+    )
     return each_rank(target, job, *args)
 
 
 def next_draws() -> list[float]:
-    return [torch.rand(1).item(), float(np.random.random()), random.random(), random.gauss(0, 1)]
+    of_numpy = float(np.random.random())  # noqa: NPY002
+    return [torch.rand(1).item(), of_numpy, random.random(), random.gauss(0, 1)]
 
 
 def save_on_ranks(world: Any, inherited: Any, folder: Path) -> Any:
@@ -670,7 +712,7 @@ def load_on_ranks(world: Any, inherited: Any, path: Path) -> Any:
     answers = []
     for number in (5, 6):
         run = parts(number + 10 * world.rank)
-        read = load(path if world.rank == 0 else Path("/nowhere"), *run)
+        read = load(path if world.rank == 0 else path / "nowhere", *run)
         answers.append((read, next_draws(), everything(run)[:-3]))
     assert answers[0] == answers[1]
     dist.destroy_process_group()
@@ -682,7 +724,7 @@ def fail_on_ranks(world: Any, inherited: Any, path: Path, odd_rank: int | None) 
     run = wider() if world.rank == odd_rank else parts(8)
     before = everything(run)
     with pytest.raises((RunFailed, UsageError)) as refused:
-        load(path if world.rank == 0 else Path("/nowhere"), *run)
+        load(path if world.rank == 0 else path / "nowhere", *run)
     assert everything(run) == before
     dist.barrier()  # all are still in step
     dist.destroy_process_group()
@@ -723,4 +765,6 @@ def test_an_error_on_one_rank_ends_all_and_changes_none(tmp_path: Path) -> None:
     (path / "optimizer.safetensors").unlink()
     assert all("optimizer.safetensors" in said for said in on_ranks(tmp_path, 2, fail_on_ranks, path, None))
     (tmp_path / "a file").touch()
-    assert all("could not be written" in said for said in on_ranks(tmp_path, 2, save_in_vain, tmp_path / "a file"))
+    assert all(
+        "could not be written" in said for said in on_ranks(tmp_path, 2, save_in_vain, tmp_path / "a file")
+    )

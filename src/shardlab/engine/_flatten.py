@@ -50,7 +50,7 @@ def packed(value: Any, where: str) -> Any:
         return value
     if isinstance(value, str):
         return str(value)
-    if isinstance(value, int) and -(1 << 63) <= value < 1 << 64:
+    if isinstance(value, int):
         return int(value)
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else {"float": repr(float(value))}
@@ -63,7 +63,7 @@ def packed(value: Any, where: str) -> Any:
     raise UsageError(
         f"{where} must be a plain value to be saved",
         type(value).__name__,
-        ["bool", "int of 64 bits", "float", "str", "None", "lists, tuples and dicts of these"],
+        ["bool", "int", "float", "str", "None", "lists, tuples and dicts of these"],
         "give a plain number, or train without it",
     )
 

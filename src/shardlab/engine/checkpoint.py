@@ -1,24 +1,14 @@
 """Save a training run and go on from there, on as many ranks or on others. Nothing is pickled.
 
 A checkpoint is a folder ``step-00000123``: safetensors files for the tensors of model, optimiser and generators,
-and ``state.json`` for all else, with the size and checksum of each file. It is written under another name::
-
-    .partial-step-00000123 -> every file on disk -> step-00000123 -> folder on disk -> older ones removed
-
-Where there is one of that step, it is ``.replaced-step-00000123`` between the two renames, and found under that
-name should the process be killed right there. So at every moment what has a name of a checkpoint is whole.
+and ``state.json`` for all else, with the size and checksum of each file. How it comes to lie on the disk as a whole
+or not at all is in ``_disk``.
 """
 
 from __future__ import annotations
 
-import errno
-import hashlib
-import os
-import re
-import shutil
-import stat
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,17 +22,15 @@ from torch import nn
 from torch.optim import Optimizer
 
 from shardlab.collective import broadcast_bytes, on_all
-from shardlab.engine import _flatten
+from shardlab.engine import _disk, _flatten
+from shardlab.engine._disk import STATE
 from shardlab.engine._flatten import Change, OptimizerFacts, Tensors
-from shardlab.errors import RunFailed, UsageError
+from shardlab.errors import UsageError
 from shardlab.index.permutation import key_of
 
 VERSION = 1
-STATE = "state.json"
 TENSORS = ("model.safetensors", "optimizer.safetensors", "random.safetensors")
 
-_NAME = re.compile(r"(?:\.replaced-)?step-(\d{8,19})")
-_PARTIAL, _REPLACED = ".partial-", ".replaced-"
 _BROKEN = (
     msgspec.DecodeError, SafetensorError, UnicodeDecodeError, RecursionError, ValueError, KeyError, TypeError,
     RuntimeError, OverflowError,
@@ -68,17 +56,12 @@ class Place:
     loader: dict[str, int]
 
 
-class _Mark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    bytes: int
-    blake2b: str
-
-
 class _State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """``state.json``. Files are marked in the order of TENSORS: it names none."""
 
     version: int
     place: Place
-    marks: tuple[_Mark, _Mark, _Mark]
+    marks: tuple[_disk.Mark, _disk.Mark, _disk.Mark]
     tied: dict[str, str]
     optimizer: OptimizerFacts
     schedule: Any
@@ -111,7 +94,7 @@ def save(
 
     def lead() -> bytes:
         if rank == 0:
-            _write(target, _files(place, model, optimizer, schedule, streams), keep)
+            _disk.write(target, _files(place, model, optimizer, schedule, streams), keep)
         return b""
 
     on_all(world_size, lead, "the checkpoint was not saved")
@@ -119,11 +102,13 @@ def save(
 
 
 def latest(folder: Path) -> Path:
-    """The checkpoint of the most steps in ``folder``, of those that were finished.
+    """The checkpoint of the most steps in ``folder``, of those that were finished; ``folder`` where it is one.
 
     Raises UsageError where there is none.
     """
-    found = _finished(folder)
+    if (folder / STATE).is_file():
+        return folder
+    found = _disk.finished(folder)
     if not found:
         raise UsageError(
             "a run can go on from a folder with a finished checkpoint in it", str(folder),
@@ -135,7 +120,7 @@ def latest(folder: Path) -> Path:
 def read_place(path: Path) -> Place:
     """Where the run was that was saved to ``path``. Raises as :func:`load` does, on what ``state.json`` says."""
     with _readable(path):
-        return _state(_content(path, STATE)).place
+        return _state(_disk.content(path, STATE)).place
 
 
 def load(path: Path, model: nn.Module, optimizer: Optimizer, schedule: Any) -> Place:
@@ -197,133 +182,30 @@ def _files(
     for rank, raw in enumerate(streams):
         drawn |= {f"{rank}.{name}": tensor for name, tensor in tensors_of(raw).items()}
     files = dict(zip(TENSORS, map(bytes_of, (weights, states, drawn)), strict=True))
-    marks = [_Mark(len(raw), _checksum(raw)) for raw in files.values()]
+    marks = [_disk.Mark(len(raw), _disk.checksum(raw)) for raw in files.values()]
     plan = _flatten.schedule_parts(schedule)
     state = _State(VERSION, place, (marks[0], marks[1], marks[2]), tied, facts, plan)
     try:
         text = msgspec.json.format(msgspec.json.encode(state), indent=1)
-    except (TypeError, OverflowError) as error:
-        raise UsageError("a place must hold text and integers of 64 bits", str(error)) from None
-    sealed = _Sealed(_checksum(text), msgspec.Raw(text))
+        msgspec.json.decode(text, type=_State)  # what cannot be read must not be written
+    except (TypeError, ValueError, msgspec.DecodeError) as error:
+        raise UsageError("a place must hold text and integers, as it says", str(error)) from None
+    sealed = _Sealed(_disk.checksum(text), msgspec.Raw(text))
     return {**files, STATE: msgspec.json.encode(sealed) + b"\n"}
-
-
-def _checksum(raw: bytes) -> str:
-    return hashlib.blake2b(raw, digest_size=16).hexdigest()
-
-
-def _write(target: Path, files: dict[str, bytes], keep: int) -> None:
-    folder = target.parent
-    part = folder / f"{_PARTIAL}{target.name}"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        _sweep(folder)
-        part.mkdir()
-        for name, raw in files.items():
-            _put(part / name, raw)
-        _to_disk(part)
-        if target.exists():
-            target.rename(folder / f"{_REPLACED}{target.name}")
-        part.rename(target)
-        _to_disk(folder)
-        _sweep(folder)
-        _remove_older(target, keep)
-    except OSError as error:
-        with suppress(OSError):
-            _sweep(folder)  # a full disk needs the room
-        raise RunFailed(
-            f"the checkpoint {target} could not be written: {error.strerror or error}; earlier ones are kept. "
-            "Cure: make room there, or save to another folder"
-        ) from error
-
-
-def _put(path: Path, raw: bytes) -> None:
-    with path.open("xb", buffering=0) as file:
-        left = memoryview(raw)
-        while left:
-            left = left[file.write(left) :]
-        os.fsync(file.fileno())  # before the rename: a name must not outlive the content it promises
-
-
-def _to_disk(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def _sweep(folder: Path) -> None:
-    """Remove what a save that was killed left there, and finish what it had begun."""
-    for old in folder.glob(f"{_REPLACED}*"):
-        target = folder / old.name.removeprefix(_REPLACED)
-        if target.exists():
-            _remove(old)
-        else:
-            old.rename(target)
-    for part in folder.glob(f"{_PARTIAL}*"):
-        shutil.rmtree(part)
-
-
-def _remove(path: Path) -> None:
-    """At once for all who look for checkpoints: a half of one must never be found."""
-    doomed = path.with_name(f"{_PARTIAL}removed-{path.name}")
-    path.rename(doomed)
-    shutil.rmtree(doomed)
-
-
-def _remove_older(target: Path, keep: int) -> None:
-    """Those of more steps stay: a run that went on from an earlier checkpoint did not make them."""
-    found = _finished(target.parent)
-    own = int(target.name.removeprefix("step-"))
-    for step in sorted(step for step in found if step <= own)[:-keep]:
-        _remove(found[step])
-
-
-def _finished(folder: Path) -> dict[int, Path]:
-    """Whole checkpoints by their global step."""
-    found: dict[int, Path] = {}
-    with suppress(FileNotFoundError, NotADirectoryError):
-        for path in sorted(folder.iterdir()):  # one being replaced comes first, and counts where it is alone
-            name = _NAME.fullmatch(path.name)
-            if name and (path / STATE).is_file():
-                found[int(name[1])] = path
-    return found
 
 
 def _verified(path: Path) -> list[bytes]:
     """The content of ``state.json`` and of all tensor files, after their checksums were compared."""
     with _readable(path):
-        files = [_content(path, STATE)]
+        files = [_disk.content(path, STATE)]
         marks = _state(files[0]).marks
-        return files + [_content(path, name, mark) for name, mark in zip(TENSORS, marks, strict=True)]
-
-
-def _content(path: Path, name: str, mark: _Mark | None = None) -> bytes:
-    """A file of a checkpoint. A link is not followed: it may lead out of the folder."""
-    file = path / name
-    if not path.is_dir():
-        rule, cure = "a checkpoint must be a folder that was saved", "name one that is called step-N"
-        raise UsageError(rule, str(path), cure=cure)
-    try:
-        with open(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as opened:
-            status = os.fstat(opened.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise OSError(errno.EINVAL, "not a regular file")
-            if mark is not None and status.st_size != mark.bytes:
-                raise OSError(errno.EIO, f"{status.st_size} bytes, but {mark.bytes} were written")
-            raw = opened.read()
-    except OSError as error:
-        raise _damaged(file, error.strerror or str(error)) from None
-    if mark is not None and _checksum(raw) != mark.blake2b:
-        raise _damaged(file, "other bytes than were written")
-    return raw
+        return files + [_disk.content(path, name, mark) for name, mark in zip(TENSORS, marks, strict=True)]
 
 
 def _state(raw: bytes) -> _State:
     """Raises one of ``_BROKEN`` for what :func:`_files` did not write."""
     sealed = msgspec.json.decode(raw, type=_Sealed)
-    if _checksum(bytes(sealed.state)) != sealed.blake2b:
+    if _disk.checksum(bytes(sealed.state)) != sealed.blake2b:
         raise ValueError("other bytes than were written")
     version = msgspec.json.decode(sealed.state, type=dict[str, Any]).get("version")
     if version != VERSION:
@@ -337,14 +219,7 @@ def _readable(path: Path) -> Iterator[None]:
     try:
         yield
     except _BROKEN as error:
-        raise _damaged(path / STATE, f"{type(error).__name__}: {error}") from error
-
-
-def _damaged(file: Path, why: str) -> RunFailed:
-    return RunFailed(
-        f"{file} is damaged or not of this checkpoint: {why}. Cure: remove {file.parent} and go on from an "
-        "earlier checkpoint"
-    )
+        raise _disk.damaged(path / STATE, f"{type(error).__name__}: {error}") from error
 
 
 def _changes(

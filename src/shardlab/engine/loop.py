@@ -78,6 +78,7 @@ class Feed:
         self._iterator: Any = None
         self._loader = loader
         self._given = False
+        self._ended: Epoch | None = None
 
     def __iter__(self) -> Feed:
         return self
@@ -109,14 +110,20 @@ class Feed:
         return batch
 
     def end(self) -> Epoch:
-        """The epoch is through, or left: what came of it. The last batch must not be held any more."""
-        self._step_is_over()
-        timer = self.timer
-        timer.end()
-        cpu_s = tree_cpu_s(os.getpid()) - self._cpu_start
-        if self._holder is not None and self._hold is None:
-            self._holder.ended(self.epoch)
-        return Epoch(timer, self.steps, self.length, self._bytes, self._largest, cpu_s, self._hold)
+        """The epoch is through, or left: what came of it. The last batch must not be held any more.
+
+        Asked again it says the same: what a rank does after its last step is no part of the epoch.
+        """
+        if self._ended is None:
+            self._step_is_over()
+            self.timer.end()
+            cpu_s = tree_cpu_s(os.getpid()) - self._cpu_start
+            if self._holder is not None and self._hold is None:
+                self._holder.ended(self.epoch)
+            self._ended = Epoch(
+                self.timer, self.steps, self.length, self._bytes, self._largest, cpu_s, self._hold
+            )
+        return self._ended
 
     def _step_is_over(self) -> None:
         if self._given:

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 from shardlab import plugins
-from shardlab.errors import RunFailed, UsageError
+from shardlab.errors import UsageError
 from shardlab.trainconfig import TrainConfig
 
 CLASSES = 10
@@ -19,7 +19,7 @@ CLASSES = 10
 class Cnn(nn.Module):
     """Two convolutions and two linear layers, for images of shape (batch, channels, height, width).
 
-    Images of bytes, also of shape (batch, height, width), become numbers from 0 to 1. Returns (batch, classes).
+    Images of one channel may lack its axis. Returns (batch, classes).
     """
 
     def __init__(self, channels: int, height: int, width: int, *, dropout: bool = True) -> None:
@@ -33,6 +33,7 @@ class Cnn(nn.Module):
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Class scores, not normalised."""
+        images = images.unsqueeze(1) if images.dim() == 3 else images
         maps = functional.relu(self.second(functional.relu(self.first(images))))
         maps = self.drop_maps(functional.max_pool2d(maps, 2)).flatten(1)  # maps: (batch, 64 * height * width)
         scores: torch.Tensor = self.last(self.drop_hidden(functional.relu(self.hidden(maps))))
@@ -58,17 +59,18 @@ def dtype_of(train: TrainConfig) -> torch.dtype:
 def inputs_and_labels(batch: Any, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
     """The two halves of a batch: a pair, or a dict of two. Images of bytes get a channel, and numbers 0 to 1.
 
-    Raises RunFailed for anything else.
+    Whole numbers as labels become int64, which torch's losses ask for. Raises UsageError for anything else.
     """
     pair = list(batch.values()) if isinstance(batch, Mapping) else batch
     if not isinstance(pair, (list, tuple)) or len(pair) != 2:
-        raise RunFailed(
-            f"a batch to train on must be (inputs, labels), but the dataset gives {_said(batch)}. "
-            "Cure: a dataset of pairs, or a collate_fn that makes them"
-        )
+        raise UsageError(
+            "a batch to train on must be (inputs, labels)", _said(batch),
+            cure="a dataset of pairs, or a collate_fn that makes them",
+        )  # fmt: skip
     inputs, labels = (torch.as_tensor(half) for half in pair)
     if inputs.dtype == torch.uint8:
         inputs = (inputs.unsqueeze(1) if inputs.dim() == 3 else inputs).to(dtype) / 255
+    labels = labels.to(dtype) if labels.is_floating_point() else labels.long()
     return inputs.to(dtype) if inputs.is_floating_point() else inputs, labels
 
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.distributed as dist
+from torch import nn
 from torch.nn import functional
 
 from shardlab.engine.model import inputs_and_labels
@@ -21,7 +23,8 @@ class Training:
     """A model in training; ``losses`` are this rank's, one for each step of the epoch.
 
     With ``accumulation`` k the optimiser steps after every k batches, and after the last one of an epoch, on the
-    mean of their gradients. ``steps`` is how many the epoch has, None where nobody knows.
+    mean of their gradients. ``steps`` is how many the epoch has, None where nobody knows. ``pending`` batches
+    have left gradients that the optimiser has not stepped on.
     """
 
     prepared: Prepared
@@ -29,10 +32,11 @@ class Training:
     accumulation: int = 1
     steps: int | None = None
     losses: list[float] = field(default_factory=list)
+    pending: int = 0
 
     def begin(self, steps: int | None) -> None:
         """An epoch, or what is left of one."""
-        self.steps, self.losses = steps, []
+        self.steps, self.losses, self.pending = steps, [], 0
         self.prepared.model.train()
         self.prepared.optimizer.zero_grad()
 
@@ -51,6 +55,7 @@ class Training:
         if is_last:
             prepared.optimizer.step()
             prepared.optimizer.zero_grad()
+        self.pending = 0 if is_last else self.pending + 1
         self.losses.append(float(loss.detach()))
         return time.perf_counter() - started - communication_s, communication_s
 
@@ -66,6 +71,7 @@ def evaluate(
     """
     module = prepared.module
     module.eval()
+    _agree_on_buffers(module)
     found = torch.zeros(3, dtype=torch.float64, device=device)  # right, loss, samples
     mine = range(world.rank, len(dataset), world.world_size)
     with torch.no_grad():
@@ -78,3 +84,10 @@ def evaluate(
             found[2] += len(labels)
     right, loss, samples = prepared.total(found).tolist()
     return right / samples, loss / samples, int(samples)
+
+
+def _agree_on_buffers(module: nn.Module) -> None:
+    """Those of rank 0, which a checkpoint has too: a batch norm's are each rank's own since its last batch."""
+    if dist.is_initialized():
+        for buffer in module.buffers():
+            dist.broadcast(buffer, 0)

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
+from safetensors.torch import load as tensors_of
+from safetensors.torch import save as bytes_of
 from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import StepLR
 from torch.utils.data import default_collate
 
 from shardlab import dataset, plugins
+from shardlab.collective import gather_bytes
+from shardlab.config import flag
 from shardlab.dataset import DatasetSpec
-from shardlab.engine import checkpoint, model
+from shardlab.engine import _flatten, checkpoint, model
+from shardlab.engine._flatten import OptimizerFacts
 from shardlab.engine.epochs import Epochs
 from shardlab.engine.job import Job
 from shardlab.engine.loop import Feed
@@ -67,23 +74,45 @@ class Run:
         """AdamW at the first epoch's learning rate."""
         return AdamW(parameters, lr=self.train.learning_rate(self.world.world_size))
 
-    def evaluation(self, prepared: Prepared) -> tuple[float, float, int] | None:
-        """(accuracy, loss, samples) over the evaluation dataset, which lies in memory meanwhile; None for none."""
+    def halves(self, batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        """Inputs and labels of a batch, as the model takes them."""
+        return model.inputs_and_labels(batch, self.dtype)
+
+    def evaluation_data(self) -> tuple[Any, Callable[[list[Any]], Any]] | None:
+        """The evaluation dataset, opened anew, and what makes batches of it; None for none."""
         if self.train.eval_dataset == "none" or self.job.control:
             return None
         config = self.job.config
         data = dataset.open_dataset(DatasetSpec(self.train.eval_dataset, config.data_dir, config.seed))
-        if not hasattr(data, "__len__"):
-            raise UsageError("--eval-dataset must have a length and indices", self.train.eval_dataset)
-        collate = getattr(data, "collate_fn", default_collate)
-        return evaluate(
-            prepared, data, config.batch_size, self.dtype, self.world, collate, self.device
-        )  # fmt: skip
+        if not hasattr(data, "__len__") or not len(data):
+            raise UsageError("--eval-dataset must have samples with indices", self.train.eval_dataset)
+        return data, getattr(data, "collate_fn", default_collate)
+
+    def evaluation(self, prepared: Prepared) -> tuple[float, float, int] | None:
+        """(accuracy, loss, samples) over the evaluation dataset, which lies in memory meanwhile; None for none."""
+        found = self.evaluation_data()
+        if found is None:
+            return None
+        data, collate = found
+        batch_size = self.job.config.batch_size
+        return evaluate(prepared, data, batch_size, self.dtype, self.world, collate, self.device)
+
+    def ended(
+        self, feed: Feed, losses: list[float], rate: float, evaluated: tuple[float, float, int] | None,
+        done_before: int = 0,
+    ) -> None:  # fmt: skip
+        """An epoch is through on this rank, with so many ``losses``: wait for the others and report."""
+        figures = evaluated or (None, None, None)
+        learned = Learned(done_before, rate, tuple(losses), feed.timer.accounted_ratio, *figures)
+        timed = not self.job.control or feed.epoch == self.total - 1
+        self.epochs.end(feed, timed=timed, learned=learned)
 
 
 def run(job: Job, world: World, store: Store, loader: Any, device: torch.device) -> None:
     """Train as the job says, with the framework that it names."""
     assert job.train is not None
+    if job.train.eval_dataset != "none":  # wrong: said now, and not after an epoch
+        dataset.kind_of(DatasetSpec(job.train.eval_dataset, job.config.data_dir, job.config.seed))
     torch.manual_seed(job.config.seed)  # the same weights on every rank
     module = model.build(job.train, job.facts.sample or {})
     torch.manual_seed(key_of(job.config.seed, world.rank) % (1 << 63))  # and not the same dropout
@@ -105,23 +134,23 @@ def _epochs(run: Run, open_framework: Callable[..., Prepared]) -> None:
         rate = float(schedule.get_last_lr()[0])
         done_before = run.first_step if number == run.first else 0
         feed = run.epochs.begin(number, hold=number == run.total - 1)
-        uneven = run.job.config.tail == "keep" and run.world.world_size > 1
+        uneven = _may_be_uneven(run, feed)
         with prepared.with_uneven_ends() if uneven else nullcontext():
             _train_on(feed, training, run, done_before, lambda step: _save(run, prepared, schedule, step))
+        if uneven:
+            _share_optimizer(run, prepared.plain_optimizer, len(training.losses))
         schedule.step()
-        evaluated = run.evaluation(prepared)
-        learned = Learned(
-            done_before, rate, tuple(training.losses), feed.timer.accounted_ratio, *(evaluated or (None, None, None))
-        )  # fmt: skip
-        run.epochs.end(feed, timed=not run.job.control or number == run.total - 1, learned=learned)
+        run.ended(feed, training.losses, rate, run.evaluation(prepared), done_before)
         _save(run, prepared, schedule, checkpoint.Place(*_at(run, number + 1, 0), {}))
 
 
-def _train_on(feed: Feed, training: Training, run: Run, done_before: int, save: Callable[[Any], None]) -> None:
+def _train_on(
+    feed: Feed, training: Training, run: Run, done_before: int, save: Callable[[Any], None]
+) -> None:
     """One epoch, or the rest of it."""
     timer, every = feed.timer, run.train.checkpoint_every
     training.begin(feed.last + 1 if feed.last is not None else None)
-    timer.comm_s, samples = 0.0, 0
+    timer.comm_s, samples, is_due = 0.0, 0, False
     for batch in feed:
         compute_s, comm_s = training.step(batch)
         timer.compute_s += compute_s
@@ -131,9 +160,49 @@ def _train_on(feed: Feed, training: Training, run: Run, done_before: int, save: 
         run.epochs.progress.tell(run.world.local_rank, training.losses[-1], timer.wait_s, samples)
         run.global_step += 1
         done = done_before + len(training.losses)
-        if every is not None and done % every == 0:
+        is_due = is_due or (every is not None and done % every == 0)
+        if is_due and not training.pending:  # gradients that wait for the optimiser would be lost
+            started, is_due = time.perf_counter(), False
             save(checkpoint.Place(*_at(run, feed.epoch, done), run.loader.state_dict()))
-    timer.end()
+            timer.other_s += time.perf_counter() - started
+    feed.end()
+
+
+def _may_be_uneven(run: Run, feed: Feed) -> bool:
+    """Whether ranks may take different numbers of steps: those that are through have to answer the others then.
+
+    Raises UsageError, on all ranks, where something is done together in certain steps.
+    """
+    if run.world.world_size == 1:
+        return False
+    most = run.job.config.max_steps
+    steps = -1 if feed.length is None else min(feed.length, feed.length if most is None else most)
+    known = {int(raw) for raw in gather_bytes(str(steps).encode(), to_all=True)}
+    if run.job.config.tail != "keep" and len(known) == 1:
+        return known == {-1}
+    for name, alone in (("accumulation", 1), ("checkpoint_every", None)):
+        value = getattr(run.train, name)
+        if value != alone:
+            raise UsageError(
+                f"{flag(name)} needs ranks with equally many steps", value, cure="use --tail pad or drop"
+            )
+    return True
+
+
+def _share_optimizer(run: Run, optimizer: Optimizer, steps: int) -> None:
+    """A rank that was through early stepped less often: give it the state of one that took every step.
+
+    Its weights it has already.
+    """
+    every = [int(raw) for raw in gather_bytes(str(steps).encode(), to_all=True)]
+    longest = every.index(max(every))
+    if min(every) == max(every):
+        return
+    tensors, facts = _flatten.optimizer_parts(optimizer)
+    mine = run.world.rank == longest
+    raw = gather_bytes(bytes_of(tensors) if mine else b"", to_all=True)[longest]
+    rest = gather_bytes(msgspec.json.encode(facts) if mine else b"", to_all=True)[longest]
+    _flatten.optimizer_change(optimizer, tensors_of(raw), msgspec.json.decode(rest, type=OptimizerFacts))()
 
 
 def _at(run: Run, epoch: int, step: int) -> tuple[str, int, int, int, int, int, str, int]:
@@ -156,7 +225,7 @@ def resume(run: Run, prepared: Prepared, schedule: StepLR) -> None:
         return
     config = run.job.config
     path = Path(run.train.resume or "")
-    if run.world.rank == 0 and not (path / checkpoint.STATE).is_file():  # other nodes may not see it
+    if run.world.rank == 0:  # other nodes may not see it
         path = checkpoint.latest(path)
     place = checkpoint.load(path, prepared.module, prepared.plain_optimizer, schedule)
     if place.step:
