@@ -82,8 +82,8 @@ class StreamSource:
     """An iterable dataset, read once in its own order; the index of a sample is its place in the stream.
 
     Several readers need a dataset that declares how it is cut: reader k of K reads ``shard(num_shards=K,
-    index=k)``, as ``datasets.IterableDataset`` has it, fills the steps k, k + K, ... and numbers its samples k,
-    k + K, ... Each part has a tail of its own.
+    index=k)``, as ``datasets.IterableDataset`` has it, and fills the steps k, k + K, ... Each part has a tail of
+    its own. The j-th sample of part k has the index k + j K, wherever it was in the stream.
     """
 
     is_quick = False
@@ -126,7 +126,7 @@ class StreamSource:
         size = self.world.local_world_size * self.plan.batch_size
         found = list(islice(self._samples, size))
         self.count(len(found))
-        self._front = self._front or found
+        self._front = self._front or list(found)
         if len(found) == size or not found or self.plan.tail == "keep":
             return found
         if self.plan.tail == "drop":

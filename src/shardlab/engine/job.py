@@ -56,11 +56,12 @@ class Job:
     def knows_indices(self) -> bool:
         """Whether an index names one sample on all ranks.
 
-        That of a stream is the place in the stream of the process that reads it. Workers, and a path that is
-        not ours, may each read another part of the stream and count from 0.
+        That of a stream is the place in the stream of the process that reads it. Workers, the readers of a ring
+        among them, and a path that is not ours may each read another part of the stream, and nobody knows
+        whether the parts overlap.
         """
         known = self.config.sampler in plugins.find("datapath")
-        one_stream = self.config.sampler == "ring" or (known and self.config.workers == 0)
+        one_stream = known and self.config.workers <= (1 if self.config.sampler == "ring" else 0)
         return not self.facts.iterable or one_stream
 
     def save(self) -> None:

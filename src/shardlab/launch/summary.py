@@ -54,18 +54,11 @@ def audit_epochs(job: Job, reports: tuple[EpochReport, ...], world_size: int) ->
                 batch_size=job.config.batch_size, tail=job.config.tail,
                 truncated=resumed or ended_early(job.config.max_steps, rows),
                 shuffle=resumed or job.config.shuffle,  # the order of what is left does not begin at 0
-                layout=path.fact("LAYOUT") if path else None, pad_allowed=_padding(job, world_size),
+                layout=path.fact("LAYOUT") if path else None, pad_allowed=None,
                 len_reported=[row.len_reported for row in rows], expected_words=expected_words(job.spec),
             )  # fmt: skip
             audits.append(found if job.knows_indices else _without_indices(found))
     return tuple(audits)
-
-
-def _padding(job: Job, world_size: int) -> int | None:
-    """Repeats that ``--tail pad`` may add: readers of parts of a stream each fill a last round of their own."""
-    if not job.facts.iterable or job.config.sampler != "ring" or job.config.workers < 2:
-        return None
-    return job.config.workers * (world_size * job.config.batch_size - 1)
 
 
 def ended_early(max_steps: int | None, rows: Sequence[RankRecord]) -> bool:

@@ -15,38 +15,63 @@ class Buffers:
     and reading it again go at the speed of the cache; taken in turn, 24 buffers of 5 MB go through memory each
     time, which was measured at 0.6 times the rate. Each is filled once before any is filled again: pages that a
     system hands out cost more than that, and then do so at the start alone.
+
+    ``_filled`` are (buffer, rank), the oldest first, in which order a rank mostly lets go of them. ``_kept`` are
+    those that a rank still holds although it let go of a younger one: they may be held for ever, and nobody
+    waits for them.
     """
 
     def __init__(self, ring: Ring, reader: int) -> None:
         self._ring = ring
         self._fresh = list(reversed(ring.shape.buffers_of(reader)))
         self._free: list[int] = []
-        self._filled: deque[int] = (
-            deque()
-        )  # in the order of their turns, which is that of being let go, about
+        self._filled: deque[tuple[int, int]] = deque()
+        self._kept: list[int] = []
 
     def wait_for(self, count: int, before_waiting: Callable[[], None], look_every_s: float) -> bool:
-        """Wait until ``count`` are free; False where the ring is to stop, and nothing is taken.
-
-        The oldest is waited for, whatever else is free: no rank may be more than all slots behind.
-        """
+        """Wait until ``count`` are free; False where the ring is to stop, and nothing is taken."""
         while len(self._fresh) + len(self._free) < count and not self._ring.is_stopping:
-            if not self._was_let_go(0):
+            if not self._sweep():
                 before_waiting()
-                self._was_let_go(look_every_s)
+                self._wait_for_oldest(look_every_s)
         return not self._ring.is_stopping
 
-    def take(self) -> int:
-        """A free buffer, which counts as filled from now on; one has to be free."""
-        while self._filled and self._was_let_go(0):
-            pass
-        self._filled.append((self._fresh or self._free).pop())
-        return self._filled[-1]
+    def take(self, rank: int) -> int:
+        """A free buffer for a rank's part, which counts as filled from now on; one has to be free."""
+        while self._filled and self._was_let_go(self._filled[0][0]):
+            self._free.append(self._filled.popleft()[0])
+        buffer = (self._fresh or self._free).pop()
+        self._filled.append((buffer, rank))
+        return buffer
 
-    def _was_let_go(self, timeout_s: float) -> bool:
-        """Whether the oldest is free now. One that a failure seems to free may still be looked at."""
+    def _sweep(self) -> bool:
+        """Look at every one; whether any was let go of."""
+        free = [buffer for buffer in self._kept if self._was_let_go(buffer)]
+        self._kept = [buffer for buffer in self._kept if buffer not in free]
+        gone = [self._was_let_go(buffer) for buffer, _ in self._filled]
+        last = {rank: place for place, (_, rank) in enumerate(self._filled) if gone[place]}
+        still: deque[tuple[int, int]] = deque()
+        for place, (buffer, rank) in enumerate(self._filled):
+            if gone[place]:
+                free.append(buffer)
+            elif place < last.get(rank, -1):
+                self._kept.append(buffer)
+            else:
+                still.append((buffer, rank))
+        self._filled = still
+        self._free += free
+        return bool(free)
+
+    def _wait_for_oldest(self, seconds: float) -> None:
+        oldest = self._filled[0][0] if self._filled else self._kept[0]
+        if self._was_let_go(oldest, seconds):
+            self._free.append(oldest)
+            if self._filled:
+                self._filled.popleft()
+            else:
+                self._kept.remove(oldest)
+
+    def _was_let_go(self, buffer: int, timeout_s: float = 0.0) -> bool:
+        """Whether it is free now. One that a failure seems to free may still be looked at."""
         ring = self._ring
-        if not ring.semaphores.wait(ring.free(self._filled[0]), timeout_s) or ring.control[Word.ERROR]:
-            return False
-        self._free.append(self._filled.popleft())
-        return True
+        return ring.semaphores.wait(ring.free(buffer), timeout_s) and not ring.control[Word.ERROR]

@@ -23,9 +23,10 @@ PATIENCE_S = 0.5  # how often a waiting rank looks whether it waits in vain
 class RingLoader:
     """Iterable, once per epoch, on every rank of the node; the one with the ``crew``, local rank 0, leads.
 
-    A batch is a view of its slot. The slot returns to the readers when the last view of it has died, wherever
-    that view went: a list, autograd's saved tensors, a batch fetched ahead. A rank that comes round to a slot
-    it still holds gets an error that names the step; bytes under a view never change.
+    A batch is a view of its buffer, which returns to the reader when the last view of it has died, wherever that
+    view went: a list, autograd's saved tensors, a batch fetched ahead. A rank that holds as many as are its own
+    gets an error that names the oldest one's step; bytes under a view never change. (A forked child that goes on
+    with its parent's batch has to keep a copy: the parent does not learn of it.)
     """
 
     def __init__(self, ring: Ring, rank: int, crew: Crew | None) -> None:
@@ -33,12 +34,12 @@ class RingLoader:
         self.epoch = self.consumed = 0
         self.steps = self.mine = self.step = 0
         self._turns = [0] * ring.shape.slots  # the last turn taken from each slot
-        self._held: dict[int, Held] = {}
+        self._held: dict[int, Held] = {}  # by buffer, the oldest first
         self._base = self._epochs = 0
         self._words = ring.members[rank]
         enter(ring, rank)
         self._pid = os.getpid()
-        self._leave = weakref.finalize(self, _leave, ring, rank, crew, self._held, self._turns, self._pid)
+        self._leave = weakref.finalize(self, _leave, ring, rank, crew, self._held, self._pid)
 
     def __len__(self) -> int:
         if self.steps < 0:
@@ -47,7 +48,9 @@ class RingLoader:
 
     def __iter__(self) -> Epoch:
         self._refuse_if_closed()
+        self._words[Member.STATE] = State.MEETING
         self._meet(self._stop_readers)
+        self._words[Member.STATE] = State.BETWEEN
         self._drain()
         self._meet(self._start_readers)
         self._base = self.ring.control[Word.BASE]
@@ -67,28 +70,34 @@ class RingLoader:
             batch = self._next_turn()
             if batch is not None:
                 return batch
-        return self._end()  # every reader is at its end
+        # A reader that had nothing for this rank once has nothing more in this epoch, and now that is all of them.
+        return self._end()
 
     def _next_turn(self) -> Any:
-        """The batch of the next turn; None where its reader has no more."""
+        """The batch of the next turn; None where its reader has no more for this rank."""
         turn = self._base + self.step
         self.step += 1
         slot = turn % self.ring.shape.slots
-        self._refuse_a_held_slot(slot)
+        self._refuse_to_hold_more(turn % self.ring.shape.readers)
         self._wait(self.ring.filled(slot, self.rank), turn)
-        self._turns[slot] = self._words[Member.TAKEN] = turn
-        head = self.ring.head(slot, self.rank)
-        if head[Head.TURN] != turn:
-            raise RunFailed(
-                f"ring slot {slot} holds turn {head[Head.TURN]} where {turn} was due: this is a bug"
-            )
-        if head[Head.END] or not head[Head.SAMPLES]:
-            self.ring.semaphores.post(self.ring.free(head[Head.BUFFER]))
+        self._words[Member.TAKEN] = turn
+        if self.ring.head(slot, self.rank)[Head.TURN] != turn:
+            raise RunFailed(f"ring slot {slot} holds another turn where {turn} was due: this is a bug")
+        buffer, is_batch = self._take(slot)
+        if not is_batch:
+            self.ring.semaphores.post(self.ring.free(buffer))
             return None
-        buffer = head[Head.BUFFER]
         part = self.ring.buffers[buffer][:]  # an object of its own, which only views of it keep
-        self._held[slot] = Held(part, self.step - 1, partial(self._let_go, slot, buffer))
+        self._held[buffer] = Held(part, self.step - 1, turn, partial(self._let_go, buffer))
         return decode(part)
+
+    def _take(self, slot: int) -> tuple[int, bool]:
+        """What the head says of this rank's part, its buffer and whether it is a batch: the slot has room now."""
+        head = self.ring.head(slot, self.rank)
+        self._turns[slot] = head[Head.TURN]
+        buffer, is_batch = head[Head.BUFFER], not head[Head.END] and head[Head.SAMPLES] > 0
+        self.ring.semaphores.post(self.ring.room(slot))
+        return buffer, is_batch
 
     def prepare(self, epoch: int, consumed: int, steps: int, mine: int) -> None:
         """What comes next: ``steps`` steps of an epoch, -1 to the end of a stream, ``mine`` for this rank."""
@@ -127,7 +136,7 @@ class RingLoader:
         assert self.crew is not None
         control, shape = self.ring.control, self.ring.shape
         latest = max(self.ring.head(slot, self.rank)[Head.TURN] for slot in range(shape.slots))
-        # Reader 0 begins, in a slot after the latest one: a rank may still hold the last batch of the epoch before.
+        # Reader 0 begins, with a turn that nobody has had.
         control[Word.BASE] = (latest // shape.readers + 1) * shape.readers
         control[Word.EPOCH], control[Word.CONSUMED] = self.epoch, self.consumed
         control[Word.STEPS] = self.steps
@@ -136,11 +145,10 @@ class RingLoader:
     def _drain(self) -> None:
         """Let go of what was filled for this rank and never asked for: the epoch before was left early."""
         for slot in range(self.ring.shape.slots):
-            head = self.ring.head(slot, self.rank)
-            if head[Head.TURN] > self._turns[slot]:
+            if self.ring.head(slot, self.rank)[Head.TURN] > self._turns[slot]:
                 self._wait(self.ring.filled(slot, self.rank))
-                self._turns[slot] = head[Head.TURN]
-                self.ring.semaphores.post(self.ring.free(head[Head.BUFFER]))
+                buffer, _ = self._take(slot)
+                self.ring.semaphores.post(self.ring.free(buffer))
 
     def _wait(self, semaphore: int, turn: int | None = None) -> None:
         ring = self.ring
@@ -159,22 +167,30 @@ class RingLoader:
         if not self._leave.alive:
             raise RunFailed("this ring is closed: its readers have ended")
 
-    def _refuse_a_held_slot(self, slot: int) -> None:
-        if slot in self._held:
-            gc.collect()  # a batch in a cycle of references is held by nobody
-        held = self._held.get(slot)
-        if held is not None:
+    def _refuse_to_hold_more(self, reader: int) -> None:
+        """Fail the ring where this rank keeps its share of a reader's buffers: it would wait for itself."""
+        share = self.ring.shape.slots // self.ring.shape.readers
+        if len(self._held) < share or len(self._held_of(reader)) < share:
+            return
+        gc.collect()  # a batch in a cycle of references is held by nobody
+        held = self._held_of(reader)
+        if len(held) >= share:
             self.ring.fail(
-                f"rank {self.rank} of the node, step {self.step - 1}: the batch of step {held.step} is still held, "
-                f"and the ring has only {self.ring.shape.slots} slots. Cure: keep copies (tensor.clone()), or "
-                "shardlab.loader(..., held=...) with more"
+                f"rank {self.rank} of the node, step {self.step - 1}: the batch of step {held[0].step} is still "
+                f"held, one of {len(self._held)}, and the ring has only {self.ring.shape.slots} slots. "
+                "Cure: keep copies (tensor.clone()), or shardlab.loader(..., held=...) with more"
             )
             self.ring.raise_failure()
 
-    def _let_go(self, slot: int, buffer: int) -> None:
+    def _held_of(self, reader: int) -> list[Held]:
+        """The batches in a reader's buffers that are alive, the oldest first."""
+        own = self.ring.shape.buffers_of(reader)
+        return [held for buffer, held in list(self._held.items()) if buffer in own]
+
+    def _let_go(self, buffer: int) -> None:
         if os.getpid() != self._pid:
             return  # a forked child's copy of the batch has died; the rank has its own still
-        self._held.pop(slot, None)
+        self._held.pop(buffer, None)
         self.ring.semaphores.post(self.ring.free(buffer))
 
 
@@ -192,7 +208,7 @@ class Epoch:
 
 
 def _leave(
-    ring: Ring, rank: int, crew: Crew | None, held: dict[int, Held], turns: list[int], pid: int
+    ring: Ring, rank: int, crew: Crew | None, held: dict[int, Held], pid: int
 ) -> None:
     """This rank takes part no more: it closed its loader, dropped it, or is about to end."""
     if os.getpid() != pid:
@@ -202,8 +218,8 @@ def _leave(
     error = getattr(sys, "last_value", None)
     if early and error is not None:
         ring.fail(f"rank {rank} of the node failed: {type(error).__name__}: {error}")
-    if held:  # slots that it may never let go of
-        words[Member.TAKEN] = min(turns[slot] for slot in held) - 1
+    if held:  # buffers that it may never let go of
+        words[Member.TAKEN] = min(each.turn for each in list(held.values())) - 1
     words[Member.STATE] = State.LEFT
     if crew is not None:
         # Others may still wait for their parts of a last batch that this rank has had.

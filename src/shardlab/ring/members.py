@@ -26,6 +26,7 @@ class State(IntEnum):
     BETWEEN = 1
     READING = 2
     LEFT = 3
+    MEETING = 4  # it waits for the others to begin an epoch
 
 
 def enter(ring: Ring, rank: int) -> None:
@@ -48,8 +49,11 @@ def missing(ring: Ring, rank: int, turn: int | None) -> str:
         dead = state != State.LEFT and _is_dead(ring, other)
         if dead and state == State.READING:
             return died(ring, other)
-        if (dead or state == State.LEFT) and (turn is None or turn > taken + ring.shape.slots):
+        needs_more = turn is not None and turn > taken + ring.shape.slots
+        if (dead or state == State.LEFT) and (turn is None or needs_more):
             return f"rank {other} of the node left the ring, and the others wait for it"
+        if state == State.MEETING and needs_more:
+            return f"rank {other} of the node left an epoch that rank {rank} still reads, and begins another"
     return ""
 
 

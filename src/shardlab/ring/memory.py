@@ -5,9 +5,10 @@ One memory file, mapped shared by the readers and ranks of a node::
     control | error text | members | semaphores | heads: slot 0: rank 0, rank 1, ... | buffer 0 | buffer 1 | ...
 
 Turn ``t`` goes through slot ``t % slots``. Its head for a rank says in which buffer that rank's part lies. A rank
-may read them when the reader is through (``filled``); a reader may write a buffer again when the rank has let go
-of it (``free``). Readers take turns, ``t % readers``, and ``slots`` is a multiple of ``readers``: a slot has one
-writer for ever, so the order is the same however many read, and each reader has buffers of its own. A rank's
+may read both when the reader is through (``filled``). A reader may write the heads of a slot again when every rank
+has read its own (``room``), and a buffer when the rank has let go of it (``free``): a batch that is kept holds a
+buffer up, but no slot. Readers take turns, ``t % readers``, and ``slots`` is a multiple of ``readers``: a slot has
+one writer for ever, so the order is the same however many read, and each reader has buffers of its own. A rank's
 part is its own: no other rank looks at it.
 """
 
@@ -73,8 +74,8 @@ class Shape:
 
     @property
     def semaphores(self) -> int:
-        """filled, free: buffers; start, idle: readers; arrive: 1; go: ranks; first, told: 1."""
-        return 2 * self.buffers + 2 * self.readers + 1 + self.ranks + 2
+        """filled, free: buffers; room: slots; start, idle: readers; arrive: 1; go: ranks; first, told: 1."""
+        return 2 * self.buffers + self.slots + 2 * self.readers + 1 + self.ranks + 2
 
     @property
     def members_at(self) -> int:
@@ -124,8 +125,9 @@ class Ring:
         self.buffers: list[NDArray[np.uint8]] = list(raw[shape.buffers_at :].reshape(-1, shape.part_bytes))
 
     def reset(self) -> None:
-        """Nothing filled, nothing let go; by the one process that made the ring."""
-        self.semaphores.reset({self._first: 1})
+        """Room in all slots, nothing filled; by the one process that made the ring."""
+        room = {self.room(slot): self.shape.ranks for slot in range(self.shape.slots)}
+        self.semaphores.reset(room | {self._first: 1})
 
     def filled(self, slot: int, rank: int) -> int:
         """Semaphore: a reader is through with this rank's part."""
@@ -135,9 +137,13 @@ class Ring:
         """Semaphore: the rank that had this buffer has let go of it."""
         return self.shape.buffers + buffer
 
+    def room(self, slot: int) -> int:
+        """Semaphore: one more rank has read its head of this slot."""
+        return 2 * self.shape.buffers + slot
+
     def start(self, reader: int) -> int:
         """Semaphore: an epoch begins."""
-        return 2 * self.shape.buffers + reader
+        return self.room(self.shape.slots) + reader
 
     def idle(self, reader: int) -> int:
         """Semaphore: the reader has stopped."""

@@ -56,11 +56,11 @@ def read_epoch(ring: Ring, reader: int, source: Source, buffers: Buffers) -> Non
     control, shape = ring.control, ring.shape
     base, steps = control[Word.BASE], control[Word.STEPS]
     source.begin(control[Word.EPOCH], control[Word.CONSUMED], reader)
-    step = (reader - base) % shape.readers  # the first step whose turn is this reader's
+    step = reader  # the base is a multiple of the readers
     outbox = Outbox(ring, is_quick=source.is_quick)
     try:
         while steps < 0 or step < steps:
-            if not buffers.wait_for(shape.ranks, outbox.hand_over, PATIENCE_S):
+            if not _has_room(ring, (base + step) % shape.slots, buffers, outbox):
                 return
             if not _fill(ring, base + step, step, source, buffers, outbox) and shape.readers == 1:
                 return
@@ -99,11 +99,27 @@ class Outbox:
         self._handed_over = time.perf_counter()
 
 
+def _has_room(ring: Ring, slot: int, buffers: Buffers, outbox: Outbox) -> bool:
+    """Wait for room in the slot and for a buffer for each rank; False, and nothing taken, where it is to stop."""
+    taken, room = 0, ring.room(slot)
+    while taken < ring.shape.ranks and not ring.is_stopping:
+        if ring.semaphores.wait(room, 0):
+            taken += 1
+        else:
+            outbox.hand_over()
+            taken += ring.semaphores.wait(room, PATIENCE_S)
+    if not ring.is_stopping and buffers.wait_for(ring.shape.ranks, outbox.hand_over, PATIENCE_S):
+        return True
+    for _ in range(taken):
+        ring.semaphores.post(room)
+    return False
+
+
 def _fill(ring: Ring, turn: int, step: int, source: Source, buffers: Buffers, outbox: Outbox) -> bool:
     """Fill all parts of a turn; False where that was the end of the stream."""
     more, slot = True, turn % ring.shape.slots
     for rank in range(ring.shape.ranks):
-        head, buffer = ring.head(slot, rank), buffers.take()
+        head, buffer = ring.head(slot, rank), buffers.take(rank)
         samples = source.fill(step, rank, ring.buffers[buffer])
         more = more and samples >= 0
         head[Head.SAMPLES], head[Head.END] = max(samples, 0), samples < 0
