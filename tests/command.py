@@ -1,4 +1,4 @@
-"""``python -m shardlab.profile`` as a user starts it: its exit code, its JSON object, what it said."""
+"""A command as a user starts it: its exit code, its JSON object, what it said."""
 
 from __future__ import annotations
 
@@ -39,11 +39,21 @@ class Ended:
 
 
 def profile(*flags: object, results: Path, deadline_s: float = 240) -> Ended:
-    """Run the command with ``flags`` to its end, in a process group of its own.
+    """Run ``shardlab.profile`` with ``flags`` to its end."""
+    return run("shardlab.profile", *flags, results=results, deadline_s=deadline_s)
+
+
+def train(*flags: object, results: Path, deadline_s: float = 240) -> Ended:
+    """Run ``shardlab.train`` with ``flags`` to its end."""
+    return run("shardlab.train", *flags, results=results, deadline_s=deadline_s)
+
+
+def run(module: str, *flags: object, results: Path, deadline_s: float) -> Ended:
+    """Run a module with ``--json`` and ``flags`` to its end, in a process group of its own.
 
     All of the group is killed, and the test failed, where it has not ended after ``deadline_s``.
     """
-    command = [sys.executable, "-m", "shardlab.profile", "--json", "--quiet", "--results", str(results)]
+    command = [sys.executable, "-m", module, "--json", "--quiet", "--results", str(results)]
     process = subprocess.Popen(
         [*command, *map(str, flags)],
         env={**without_rendezvous(os.environ), "PYTHONPATH": SOURCE},

@@ -1,8 +1,9 @@
 """Ranks for tests: real processes in a real process group, started in a tenth of a second.
 
-A server that has torch and Accelerate loaded forks a launcher, and the launcher forks the ranks (as it must for
-``--store inherited``, whose dataset it builds). What is left out of a run is torch's elastic agent and the
-monitor, both of which have tests of their own. Whatever ends the launcher ends the ranks and their workers.
+A server that has torch and Accelerate loaded, and what a first optimiser would load, forks a launcher, and the
+launcher forks the ranks (as it must for ``--store inherited``, whose dataset it builds). What is left out of a
+run is torch's elastic agent and the monitor, both of which have tests of their own. Whatever ends the launcher
+ends the ranks and their workers.
 """
 
 from __future__ import annotations
@@ -14,31 +15,35 @@ import os
 import pickle
 import socket
 import traceback
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import Any
 
 from shardlab.config import RunConfig
+from shardlab.dataset import DatasetFacts, DatasetSpec
 from shardlab.engine.job import Job
 from shardlab.engine.report import EpochReport, load_reports
 from shardlab.index import ledger
 from shardlab.index.audit import Audit
 from shardlab.index.ledger import RankLedger
-from shardlab.launch import probe, session, summary
+from shardlab.launch import learned, probe, session, summary
 from shardlab.launch.spec import spec_of
 from shardlab.plan import resolve
 from shardlab.process import die_with_parent
+from shardlab.trainconfig import TrainConfig, resolve_training
 from shardlab.world import World
 
 DEADLINE_S = 120.0
 PRELOADED = [
     "pytest", "torch", "accelerate", "numpy", "shardlab.engine.rank", "shardlab.launch.session",
     "shardlab.datapath.distributed", "shardlab.datapath.accelerate", "shardlab.datapath.sharded",
-    "shardlab.store.shared", "shardlab.store.mmap", "shardlab.dataset.synthetic",
+    "shardlab.store.shared", "shardlab.store.mmap", "shardlab.dataset.synthetic", "shardlab.engine.training",
+    "shardlab.framework.single", "shardlab.framework.ddp", "shardlab.framework.accelerate", "torch._dynamo",
 ]  # fmt: skip
 
 Target = Callable[..., Any]
@@ -63,6 +68,11 @@ class Ran:
     ledgers: dict[tuple[int, int], RankLedger]
 
     @property
+    def losses(self) -> list[float]:
+        """Of training, step after step through all epochs: the mean over the ranks."""
+        return [row.loss for row in learned.curve(self.job.run_id, self.reports)]
+
+    @property
     def findings(self) -> list[str]:
         """What the audits of all epochs found, by name."""
         return [finding.name for audit in self.audits for finding in audit.findings]
@@ -84,25 +94,38 @@ def batches(kept: RankLedger) -> list[list[int]]:
     return [kept.indices[a:b].tolist() for a, b in pairwise(starts)]
 
 
-def run(folder: Path, **flags: Any) -> Ran:
-    """One run of the ranks that the flags ask for."""
-    return run_all(folder, [flags])[0]
+def run(folder: Path, environment: Mapping[str, str] | None = None, **flags: Any) -> Ran:
+    """One run of the ranks that the flags ask for; with ``train`` among them a model is trained."""
+    return run_all(folder, [flags], environment)[0]
 
 
-def run_all(folder: Path, many: Sequence[dict[str, Any]]) -> list[Ran]:
-    """Several runs in the same ranks, one after another; all have one ``nproc`` and one ``store``."""
+def run_all(
+    folder: Path, many: Sequence[dict[str, Any]], environment: Mapping[str, str] | None = None
+) -> list[Ran]:
+    """Several runs in the same ranks, one after another; all have one ``nproc`` and one ``store``.
+
+    ``environment`` is what the ranks find in theirs.
+    """
     jobs = [new_job(folder / f"run-{number}", **flags) for number, flags in enumerate(many)]
-    each_rank(_run_jobs, jobs[0], jobs)
+    each_rank(_run_jobs, jobs[0], jobs, dict(environment or {}))
     return [_what_is_left(job) for job in jobs]
 
 
-def new_job(folder: Path, **flags: Any) -> Job:
+def new_job(folder: Path, train: TrainConfig | None = None, **flags: Any) -> Job:
     """The job of a config, written to ``folder`` as the launcher would."""
     folder.mkdir(parents=True)
     config = resolve(RunConfig(**{"warmup": 0, **flags})).config
     spec = spec_of(config)
-    facts = session.checked(probe.facts_of(spec, folder, DEADLINE_S), config)
-    return replace(session.new_job(config, spec, facts, folder, None, DEADLINE_S), joined=False)
+    facts = session.checked(_facts_of(spec), config)
+    train = None if train is None else resolve_training(train, config, config.nproc)
+    return session.new_job(config, spec, facts, folder, None, DEADLINE_S, train)
+
+
+@functools.cache
+def _facts_of(spec: DatasetSpec) -> DatasetFacts:
+    """Found out once: the process that builds a user's dataset to size it takes seconds to start."""
+    with TemporaryDirectory() as folder:
+        return probe.facts_of(spec, Path(folder), DEADLINE_S)
 
 
 def each_rank(target: Target, job: Job, *args: Any, deadline_s: float = DEADLINE_S) -> list[Any]:
@@ -231,9 +254,10 @@ def _environment(rank: int, world_size: int, port: int) -> dict[str, str]:
     }  # fmt: skip
 
 
-def _run_jobs(world: World, inherited: Any, jobs: list[Job]) -> None:
+def _run_jobs(world: World, inherited: Any, jobs: list[Job], environment: dict[str, str]) -> None:
     from shardlab.engine import rank
 
+    os.environ.update(environment)
     with rank.process_group(jobs[0], world):
         for job in jobs:
             rank.run(job, world, inherited)
@@ -246,5 +270,6 @@ def _what_is_left(job: Job) -> Ran:
         (epoch, rank): ledger.read(summary.ledger_file(job.folder, epoch, rank))
         for epoch in range(config.warmup + config.epochs)
         for rank in range(world_size)
+        if summary.ledger_file(job.folder, epoch, rank).exists()  # an earlier run had the epochs before
     }
     return Ran(job, reports, summary.audit_epochs(job, reports, world_size), ledgers)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import importlib.util
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -85,6 +87,7 @@ def resolve_training(train: TrainConfig, config: RunConfig, world_size: int) -> 
         raise UsageError("--framework must name a framework", name, ["auto", *known])
     if world_size > 1 and not known[name].fact("SEVERAL_RANKS", True):
         raise UsageError(f"--framework {name} trains one rank", world_size, cure="use --framework ddp")
+    _refuse_misfit(known[name], config, world_size)
     for given in known[name].fact("REFUSES", {}):
         if getattr(train, given) != getattr(TrainConfig(), given):
             raise UsageError(
@@ -105,9 +108,21 @@ def resolve_training(train: TrainConfig, config: RunConfig, world_size: int) -> 
     return _with(train, name, config)
 
 
-def _with(train: TrainConfig, framework: str, config: RunConfig) -> TrainConfig:
-    import dataclasses
+def _refuse_misfit(framework: plugins.Plugin, config: RunConfig, world_size: int) -> None:
+    """What the framework's file says of itself: packages it needs, tails that it can train on several ranks."""
+    for module, cure in framework.fact("NEEDS", {}).items():
+        if importlib.util.find_spec(module) is None:
+            raise UsageError(
+                f"--framework {framework.name} needs {module}, which is an extra", "not installed", cure=cure
+            )
+    tails = framework.fact("TAILS", ("pad", "drop", "keep"))
+    if world_size > 1 and config.tail not in tails:
+        raise UsageError(
+            f"--framework {framework.name} needs ranks with equally many steps", f"--tail {config.tail}", tails
+        )
 
+
+def _with(train: TrainConfig, framework: str, config: RunConfig) -> TrainConfig:
     evaluated = train.eval_dataset
     if evaluated == "auto":
         evaluated = f"{config.dataset}:test" if config.dataset in ("mnist", "fashion-mnist") else "none"

@@ -180,9 +180,10 @@ def _learned(outcome: Outcome) -> Iterator[str]:
     if learned is None:
         return
     if learned.accuracy is not None:
+        training = "no step of training" if figures.loss is None else f"in training {figures.loss:.4f}"
         yield (
             f"Accuracy {learned.accuracy:.4f} on {learned.evaluated:,} samples that were not trained on, each "
-            f"counted once (loss {learned.eval_loss:.4f}; in training {figures.loss:.4f})."
+            f"counted once (loss {learned.eval_loss:.4f}; {training})."
         )
     elif figures.loss is not None:
         yield f"Loss in training {figures.loss:.4f}; nothing was evaluated (--eval-dataset none)."

@@ -144,6 +144,21 @@ def flip_last_byte(path: Path) -> None:
     path.write_bytes(content)
 
 
+def test_a_shard_that_is_cut_while_it_is_mapped_is_named(tmp_path: Path) -> None:
+    write([torch.full((4096,), number, dtype=torch.uint8) for number in range(64)], tmp_path / "out")
+    script = (
+        "import os, sys; from shardlab.errors import RunFailed; from shardlab.shards.reader import ShardedArrays\n"
+        "dataset = ShardedArrays(sys.argv[1]); int(dataset[0].sum())\n"
+        "os.truncate(dataset.files_for(0, 1)[0], 8192)\n"
+        "try: int(dataset[50].sum())\n"
+        "except RunFailed as error: print(error)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "out")], capture_output=True, text=True, check=True
+    )
+    assert "shard" in done.stdout and "truncated or replaced" in done.stdout
+
+
 def truncate(path: Path) -> None:
     os.truncate(path, path.stat().st_size - 1)
 

@@ -64,7 +64,8 @@ class TorchLoader:
         return type(self.inner)
 
     def __len__(self) -> int:
-        return len(self.inner)
+        """Steps of the epoch under way, or of what comes next: fewer in an epoch that is resumed."""
+        return max(0, len(self.inner) - self.bookmark.ahead().start)
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
         place = self.bookmark.next

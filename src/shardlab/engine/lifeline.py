@@ -72,11 +72,12 @@ def _let_go_of(path: Path) -> None:
 def leave_quietly_on_signals(folder: Path | None = None) -> None:
     """A rank told to stop leaves without a traceback; the launcher does the talking.
 
-    ``folder`` is what this rank has to remove then.
+    ``folder`` is what this rank has to remove then; not a reader or worker forked from it, told to stop alone.
     """
+    rank = os.getpid()
 
     def leave(number: int, _frame: FrameType | None) -> None:
-        if folder is not None:
+        if folder is not None and os.getpid() == rank:
             remove_run_folder(folder)
         os._exit(INTERRUPTED if number == signal.SIGINT else 128 + number)
 

@@ -62,6 +62,8 @@ def wait_for_the_last_fork(folder: Path, world: World) -> None:
 def run(job: Job, world: World, inherited: Any = None) -> None:
     """All epochs of one rank, in a process group of all ranks."""
     keep_sockets_in(job.run_dir)
+    # torch makes this folder as soon as there is an optimiser, and would leave it in the temporary folder.
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(job.folder / "compiled"))
     with process_group(job, world):
         device = _device(job, world)
         path = open_path(job)
@@ -76,7 +78,6 @@ def run(job: Job, world: World, inherited: Any = None) -> None:
 
                 training.run(job, world, store, loader, device)
             else:
-                compute = computation(job.config.compute, device)
                 compute = computation(job.config.compute, device)
                 _run_epochs(Epochs(job, world, store, loader, device), compute)
         finally:
@@ -118,6 +119,8 @@ def freeze_what_is_not_data(job: Job) -> None:
     interpreter's own objects private, sooner or later: it would look like copies of the dataset.
     """
     dataset.import_for(job.spec)
+    if job.train is not None:
+        plugins.find("framework")[job.train.framework].load()
     gc.collect()
     gc.freeze()
 

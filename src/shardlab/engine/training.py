@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -134,12 +135,16 @@ def _epochs(run: Run, open_framework: Callable[..., Prepared]) -> None:
         rate = float(schedule.get_last_lr()[0])
         done_before = run.first_step if number == run.first else 0
         feed = run.epochs.begin(number, hold=number == run.total - 1)
+        asked = time.perf_counter()
         uneven = _may_be_uneven(run, feed)
+        feed.timer.other_s += time.perf_counter() - asked
         with prepared.with_uneven_ends() if uneven else nullcontext():
             _train_on(feed, training, run, done_before, lambda step: _save(run, prepared, schedule, step))
         if uneven:
             _share_optimizer(run, prepared.plain_optimizer, len(training.losses))
-        schedule.step()
+        with warnings.catch_warnings():  # of an epoch without a step on this rank, which is all right
+            warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step", UserWarning)
+            schedule.step()
         run.ended(feed, training.losses, rate, run.evaluation(prepared), done_before)
         _save(run, prepared, schedule, checkpoint.Place(*_at(run, number + 1, 0), {}))
 
@@ -150,11 +155,13 @@ def _train_on(
     """One epoch, or the rest of it."""
     timer, every = feed.timer, run.train.checkpoint_every
     training.begin(feed.last + 1 if feed.last is not None else None)
-    timer.comm_s, samples, is_due = 0.0, 0, False
+    timer.comm_s = 0.0 if run.world.world_size > 1 else None  # alone there is nobody to talk to
+    samples, is_due = 0, False
     for batch in feed:
         compute_s, comm_s = training.step(batch)
         timer.compute_s += compute_s
-        timer.comm_s += comm_s
+        if timer.comm_s is not None:
+            timer.comm_s += comm_s
         del batch
         samples += run.job.config.batch_size
         run.epochs.progress.tell(run.world.local_rank, training.losses[-1], timer.wait_s, samples)

@@ -6,6 +6,7 @@ import hashlib
 import os
 from bisect import bisect_right
 from collections.abc import Iterator
+from contextlib import suppress
 from io import BufferedReader
 from itertools import accumulate
 from pathlib import Path
@@ -116,9 +117,12 @@ class ShardedArrays(Dataset[Any]):
 
     def _columns(self, number: int) -> list[Column]:
         """The fields of a shard, one row for each of its samples."""
-        if number not in self._open:
-            entry = self.manifest.shards[number]
-            self._open[number] = _map(self.folder / entry.file, entry, self.manifest.fields, self.verify)
+        entry = self.manifest.shards[number]
+        path = self.folder / entry.file
+        if number in self._open:
+            _refuse_a_cut_file(path, entry)
+        else:
+            self._open[number] = _map(path, entry, self.manifest.fields, self.verify)
         return self._open[number]
 
     def _assembled(self, values: list[Any]) -> Any:
@@ -139,6 +143,16 @@ def _map(path: Path, entry: ShardEntry, fields: tuple[Field, ...], verify: bool)
                 )
             _verified.add(key)
         return map_fields(file, path, fields, entry.samples)
+
+
+def _refuse_a_cut_file(path: Path, entry: ShardEntry) -> None:
+    """Touching a page of a map behind the end of its file is a bus error, so the size is looked at each time.
+
+    That leaves the moment between this look and the touch. A file that was removed keeps its pages.
+    """
+    with suppress(FileNotFoundError):
+        status = os.stat(path)
+        check_size(path, status.st_mode, status.st_size, entry.bytes)
 
 
 def _opened(path: Path) -> BufferedReader:
