@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 
@@ -12,7 +13,7 @@ from shardlab.errors import ExitCode
 from shardlab.launch import join
 from shardlab.local import finish, module_of, say_notes
 from shardlab.plan import Resolved
-from shardlab.process import die_with_parent, prints_to_stderr
+from shardlab.process import die_with_parent, heeded_signals, prints_to_stderr
 from shardlab.show import console, show
 from shardlab.trainconfig import TrainConfig
 
@@ -48,5 +49,8 @@ def _in_a_fresh_interpreter(argv: list[str], train: TrainConfig | None) -> int:
     control run has.
     """
     die_with_parent()
-    code = subprocess.run([sys.executable, "-m", module_of(train), *argv], check=False).returncode
+    process = subprocess.Popen([sys.executable, "-m", module_of(train), *argv])
+    for number in heeded_signals():  # for the rank to clear up by itself
+        signal.signal(number, lambda number, _frame: process.send_signal(number))
+    code = process.wait()
     return code if code >= 0 else 128 - code

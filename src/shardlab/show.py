@@ -35,7 +35,7 @@ class Bar:
             TimeElapsedColumn(),
             console=console,
             transient=True,
-            disable=quiet or not console.is_terminal,
+            disable=quiet or not sys.stderr.isatty(),
         )
         self._task = self._progress.add_task("starting", total=None, detail="")
         self._file: tuple[Path, ProgressFile] | None = None
@@ -102,7 +102,7 @@ class Screen(Console):
 def console(*, json: bool) -> Console:
     """Where tables go: stdout, or stderr where stdout belongs to a machine."""
     out = Screen(file=sys.stderr if json else sys.stdout)
-    if not out.is_terminal:
+    if not out.file.isatty():  # FORCE_COLOR makes a terminal of anything, and that one has no width
         out.width = WIDTH
     out.width = min(out.width, WIDTH)
     return out

@@ -13,6 +13,8 @@ from shardlab.records import NodeRecord
 
 NOISE_BYTES_PER_PROCESS = 4 << 20
 """How far used memory strays from the truth, per process; measured by experiments/copies_against_truth.py."""
+TRAINING_NOISE_BYTES_PER_PROCESS = 8 << 20
+"""The same in training, where a network's temporaries pass through the allocators: up to 4.4 MiB were seen."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ def node_record(
     """The node's row, and the reason for each of its empty cells."""
     hold, reasons = outcome.hold, {}
     size = stored_bytes(job, reports)
-    copies, reason = _copies(outcome, size, job.facts.reason)
+    copies, reason = _copies(outcome, size, job.facts.reason, trains=job.train is not None)
     if copies is None:
         reasons["copies"] = reason
     elif hold is not None and hold.reasons:
@@ -116,7 +118,7 @@ def _retained(hold: HoldReading | None, control: HoldReading | None) -> int | No
     return max(0, hold.retained_bytes - ((control.retained_bytes if control else None) or 0))
 
 
-def _copies(outcome: NodeOutcome, size: int | None, no_size: str) -> tuple[Copies | None, str]:
+def _copies(outcome: NodeOutcome, size: int | None, no_size: str, *, trains: bool) -> tuple[Copies | None, str]:
     hold, control = outcome.hold, outcome.control
     if hold is None or hold.used_bytes is None:
         never = "the ranks were never held to read their memory"
@@ -130,7 +132,7 @@ def _copies(outcome: NodeOutcome, size: int | None, no_size: str) -> tuple[Copie
         return None, no_size or "the dataset's size in memory is not known"
     if control is None or control.used_bytes is None or outcome.control_dataset_bytes is None:
         return None, outcome.why or "the control run gave no reading"
-    noise = NOISE_BYTES_PER_PROCESS * hold.processes
+    noise = (TRAINING_NOISE_BYTES_PER_PROCESS if trains else NOISE_BYTES_PER_PROCESS) * hold.processes
     copies = Copies.of(hold.used_bytes, control.used_bytes, size, outcome.control_dataset_bytes, noise)
     if copies is None:
         small = (

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from shardlab.errors import UsageError
 
+_OURS = re.compile(r"(.*/)?shardlab(\.profile|\.train)?")
+
 
 def refuse_a_lonely_launch(module: str) -> None:
     """Refuse to run ``module`` alone where ``accelerate launch`` was asked for several processes and started one.
@@ -36,8 +38,9 @@ def processes_asked_for(command: list[str]) -> int | None:
     2
     """
     # What follows the script or module is not for accelerate, and --num-processes is a flag of ours too.
-    end = next((place for place, word in enumerate(command) if "shardlab" in word), len(command))
-    text = "\0".join(command[:end])
+    start = next((place for place, word in enumerate(command) if word.endswith("launch")), -1) + 1
+    ours = (place for place, word in enumerate(command) if place >= start and _OURS.fullmatch(word))
+    text = "\0".join(command[start : next(ours, len(command))])
     found = re.search(r"--num[_-]processes[\0=](\d+)", text)
     if found:
         return int(found[1])
