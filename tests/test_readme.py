@@ -37,8 +37,8 @@ def users_folder(tmp_path: Path) -> Path:
 
 
 def arguments(command: str) -> list[str]:
-    """The command with this interpreter, and the words that follow the module."""
-    return shlex.split(command.partition("-m shardlab.profile")[2])
+    """The module and the words that follow it."""
+    return shlex.split(command.partition(" -m ")[2])
 
 
 def test_the_readme_opens_with_two_commands_that_set_everything_up():
@@ -48,13 +48,13 @@ def test_the_readme_opens_with_two_commands_that_set_everything_up():
         assert block.startswith("python3 -m venv .venv && .venv/bin/pip install -q -e ")
 
 
-@pytest.mark.parametrize("command", [c for c in COMMANDS if " -m shardlab.profile" in c])
-def test_each_profile_command_is_one_that_would_run(command: str, users_folder: Path):
+@pytest.mark.parametrize("command", [c for c in COMMANDS if re.search(" -m shardlab.(profile|train)", c)])
+def test_each_command_is_one_that_would_run(command: str, users_folder: Path):
     words = arguments(command)
     if "/tmp/my-shards" in words:
         pytest.skip("needs the shards that the line above it writes; run by the slow test")
     done = subprocess.run(
-        [sys.executable, "-m", "shardlab.profile", *words, "--dry-run"],
+        [sys.executable, "-m", *words, "--dry-run"],
         cwd=users_folder, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -65,11 +65,9 @@ def test_each_profile_command_is_one_that_would_run(command: str, users_folder: 
 def test_all_commands_run_in_their_order(users_folder: Path):
     bin_folder = Path(sys.executable).parent
     for command in COMMANDS:
-        if "mnist" in command and "SHARDLAB_DATA" not in os.environ:
+        if re.search("mnist|shardlab.train", command) and "SHARDLAB_DATA" not in os.environ:
             continue
-        line = command.replace(".venv/bin/", f"{bin_folder}/").replace(
-            "/tmp/my-shards", f"{users_folder}/shards"
-        )
+        line = command.replace(".venv/bin/", f"{bin_folder}/").replace("/tmp/my-", f"{users_folder}/")
         done = subprocess.run(
             ["bash", "-c", line], cwd=users_folder, capture_output=True, text=True, timeout=300, check=False
         )
@@ -99,7 +97,7 @@ def test_every_experiment_named_is_there():
     assert all((ROOT / "experiments" / name).is_file() for name in named)
 
 
-@pytest.mark.parametrize("room", ["datapath", "store"])
+@pytest.mark.parametrize("room", ["datapath", "store", "framework"])
 def test_everything_that_can_be_named_is_in_the_readme(room: str):
     for name in plugins.find(room):
         assert f"`{name}`" in README

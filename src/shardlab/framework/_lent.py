@@ -19,7 +19,7 @@ from shardlab.world import World
 
 
 class Training(Protocol):
-    """What is asked of a training run; see ``shardlab.engine.training.Run``."""
+    """What is asked of a training run; see ``shardlab.engine.trainee.Run``."""
 
     job: Any
     train: TrainConfig
