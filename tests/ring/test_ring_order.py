@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from rings import Numbers, answer, due, epoch, node, read_epochs, value_of, values, wait_for
 
 from shardlab.errors import RunFailed
@@ -266,6 +270,37 @@ def test_an_epoch_may_be_left_while_batches_of_it_are_held(
                     break
             assert [int(each.unique()) for each in kept.values()] == list(kept)
         del batch
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    readers=st.integers(1, 4), seeds=st.lists(st.integers(0, 1 << 30), min_size=1, max_size=3),
+    leaves=st.lists(st.integers(1, 14), min_size=1, max_size=4),
+)  # fmt: skip
+def test_whatever_ranks_hold_and_wherever_they_leave_each_gets_its_own(
+    readers: int, seeds: list[int], leaves: list[int]
+) -> None:
+    """Each rank keeps what its own dice say, fewer than its share, and drops them in any order."""
+    def hold(rank: int) -> Callable[[RingLoader, Any], str]:
+        def run(loader: RingLoader, _pipe: Any) -> str:
+            dice, kept = random.Random(seeds[rank]), {}
+            for number, steps in enumerate(leaves):
+                batches = epoch(loader, number, 15)
+                for step in range(steps):
+                    kept[value_of(number, step, rank)] = next(batches)
+                    while len(kept) > 2 or (kept and dice.random() < 0.6):
+                        kept.pop(dice.choice(list(kept)))
+                    found = {value: int(batch.unique()) for value, batch in kept.items()}
+                    assert all(value == is_there for value, is_there in found.items()), found
+                del batches
+            return "right"
+
+        return run
+
+    with node(Numbers(), ranks=len(seeds), readers=readers, slots=4 * readers) as made:
+        others = [made.follow(rank, hold(rank)) for rank in range(1, len(seeds))]
+        assert hold(0)(made.leader, None) == "right"
+        assert [answer(other) for other in others] == ["right"] * len(others)
 
 
 @pytest.mark.timeout(60)

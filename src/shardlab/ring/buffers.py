@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable
 
 from shardlab.ring.memory import Ring, Word
+
+SOON_S = 2e-3  # a rank that keeps up lets go within it; looking at all buffers would cost as much as some gathers
 
 
 class Buffers:
@@ -28,21 +31,33 @@ class Buffers:
         self._filled: deque[tuple[int, int]] = deque()
         self._kept: list[int] = []
 
-    def wait_for(self, count: int, before_waiting: Callable[[], None], look_every_s: float) -> bool:
-        """Wait until ``count`` are free; False where the ring is to stop, and nothing is taken."""
-        while len(self._fresh) + len(self._free) < count and not self._ring.is_stopping:
-            if not self._sweep():
-                before_waiting()
-                self._wait_for_oldest(look_every_s)
+    def wait_for(
+        self, turn: int, count: int, before_waiting: Callable[[], None], look_every_s: float
+    ) -> bool:
+        """Wait until the heads of a turn may be written and ``count`` buffers are free.
+
+        False where the ring is to stop, and nothing is taken.
+        """
+        patience_s = SOON_S
+        while not self._is_ready(turn, count) and not self._ring.is_stopping:
+            before_waiting()
+            patience_s = SOON_S if self._wait_for_oldest(patience_s) or self._sweep() else look_every_s
         return not self._ring.is_stopping
 
     def take(self, rank: int) -> int:
         """A free buffer for a rank's part, which counts as filled from now on; one has to be free."""
-        while self._filled and self._was_let_go(self._filled[0][0]):
-            self._free.append(self._filled.popleft()[0])
+        self._look_at_oldest()
         buffer = (self._fresh or self._free).pop()
         self._filled.append((buffer, rank))
         return buffer
+
+    def _is_ready(self, turn: int, count: int) -> bool:
+        self._look_at_oldest()
+        return len(self._fresh) + len(self._free) >= count and self._ring.all_have_taken(turn)
+
+    def _look_at_oldest(self) -> None:
+        while self._filled and self._was_let_go(self._filled[0][0]):
+            self._free.append(self._filled.popleft()[0])
 
     def _sweep(self) -> bool:
         """Look at every one; whether any was let go of."""
@@ -62,14 +77,15 @@ class Buffers:
         self._free += free
         return bool(free)
 
-    def _wait_for_oldest(self, seconds: float) -> None:
-        oldest = self._filled[0][0] if self._filled else self._kept[0]
-        if self._was_let_go(oldest, seconds):
-            self._free.append(oldest)
-            if self._filled:
-                self._filled.popleft()
-            else:
-                self._kept.remove(oldest)
+    def _wait_for_oldest(self, seconds: float) -> bool:
+        """Sleep until the one is let go of that mostly is next."""
+        if not self._filled:
+            time.sleep(SOON_S)
+            return False
+        if not self._was_let_go(self._filled[0][0], seconds):
+            return False
+        self._free.append(self._filled.popleft()[0])
+        return True
 
     def _was_let_go(self, buffer: int, timeout_s: float = 0.0) -> bool:
         """Whether it is free now. One that a failure seems to free may still be looked at."""

@@ -80,10 +80,11 @@ class RingLoader:
         slot = turn % self.ring.shape.slots
         self._refuse_to_hold_more(turn % self.ring.shape.readers)
         self._wait(self.ring.filled(slot, self.rank), turn)
-        self._words[Member.TAKEN] = turn
-        if self.ring.head(slot, self.rank)[Head.TURN] != turn:
+        head = self.ring.head(slot, self.rank)
+        if head[Head.TURN] != turn:
             raise RunFailed(f"ring slot {slot} holds another turn where {turn} was due: this is a bug")
-        buffer, is_batch = self._take(slot)
+        buffer, is_batch = head[Head.BUFFER], not head[Head.END] and head[Head.SAMPLES] > 0
+        self._take(slot, turn)
         if not is_batch:
             self.ring.semaphores.post(self.ring.free(buffer))
             return None
@@ -91,13 +92,10 @@ class RingLoader:
         self._held[buffer] = Held(part, self.step - 1, turn, partial(self._let_go, buffer))
         return decode(part)
 
-    def _take(self, slot: int) -> tuple[int, bool]:
-        """What the head says of this rank's part, its buffer and whether it is a batch: the slot has room now."""
-        head = self.ring.head(slot, self.rank)
-        self._turns[slot] = head[Head.TURN]
-        buffer, is_batch = head[Head.BUFFER], not head[Head.END] and head[Head.SAMPLES] > 0
-        self.ring.semaphores.post(self.ring.room(slot))
-        return buffer, is_batch
+    def _take(self, slot: int, turn: int) -> None:
+        """The head of this slot was read: a reader may write there again."""
+        self._turns[slot] = turn
+        self._words[Member.TAKEN] = turn
 
     def prepare(self, epoch: int, consumed: int, steps: int, mine: int) -> None:
         """What comes next: ``steps`` steps of an epoch, -1 to the end of a stream, ``mine`` for this rank."""
@@ -144,11 +142,15 @@ class RingLoader:
 
     def _drain(self) -> None:
         """Let go of what was filled for this rank and never asked for: the epoch before was left early."""
+        taken = self._words[Member.TAKEN]
         for slot in range(self.ring.shape.slots):
-            if self.ring.head(slot, self.rank)[Head.TURN] > self._turns[slot]:
+            head = self.ring.head(slot, self.rank)
+            if head[Head.TURN] > self._turns[slot]:
                 self._wait(self.ring.filled(slot, self.rank))
-                buffer, _ = self._take(slot)
-                self.ring.semaphores.post(self.ring.free(buffer))
+                taken = max(taken, head[Head.TURN])
+                self._take(slot, head[Head.TURN])
+                self.ring.semaphores.post(self.ring.free(head[Head.BUFFER]))
+        self._words[Member.TAKEN] = taken
 
     def _wait(self, semaphore: int, turn: int | None = None) -> None:
         ring = self.ring

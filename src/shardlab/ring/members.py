@@ -6,7 +6,7 @@ import os
 from enum import IntEnum
 from pathlib import Path
 
-from shardlab.ring.memory import Ring
+from shardlab.ring.memory import TAKEN, Ring
 
 
 class Member(IntEnum):
@@ -16,7 +16,7 @@ class Member(IntEnum):
     STARTED = 1  # by the kernel's clock: a process id alone may belong to another process by now
     NAMESPACE = 2  # in which the id counts
     STATE = 3
-    TAKEN = 4  # the last turn that the rank took
+    TAKEN = TAKEN  # the last turn that the rank took
 
 
 class State(IntEnum):

@@ -6,10 +6,10 @@ One memory file, mapped shared by the readers and ranks of a node::
 
 Turn ``t`` goes through slot ``t % slots``. Its head for a rank says in which buffer that rank's part lies. A rank
 may read both when the reader is through (``filled``). A reader may write the heads of a slot again when every rank
-has read its own (``room``), and a buffer when the rank has let go of it (``free``): a batch that is kept holds a
-buffer up, but no slot. Readers take turns, ``t % readers``, and ``slots`` is a multiple of ``readers``: a slot has
-one writer for ever, so the order is the same however many read, and each reader has buffers of its own. A rank's
-part is its own: no other rank looks at it.
+has taken the turn before it there (a word of each rank), and a buffer when the rank has let go of it (``free``): a
+batch that is kept holds a buffer up, but no slot. Readers take turns, ``t % readers``, and ``slots`` is a multiple
+of ``readers``: a slot has one writer for ever, so the order is the same however many read, and each reader has
+buffers of its own. A rank's part is its own: no other rank looks at it.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from shardlab.wake import STRIDE, Semaphores
 CONTROL_WORDS = 64
 ERROR_BYTES = 8192
 MEMBER_WORDS = 8
+TAKEN = 4  # of a rank's words: the last turn that it took
 PAGE = mmap.PAGESIZE
 HEAD_WORDS = 8  # a cache line
 
@@ -74,8 +75,8 @@ class Shape:
 
     @property
     def semaphores(self) -> int:
-        """filled, free: buffers; room: slots; start, idle: readers; arrive: 1; go: ranks; first, told: 1."""
-        return 2 * self.buffers + self.slots + 2 * self.readers + 1 + self.ranks + 2
+        """filled, free: buffers; start, idle: readers; arrive: 1; go: ranks; first, told: 1."""
+        return 2 * self.buffers + 2 * self.readers + 1 + self.ranks + 2
 
     @property
     def members_at(self) -> int:
@@ -125,9 +126,8 @@ class Ring:
         self.buffers: list[NDArray[np.uint8]] = list(raw[shape.buffers_at :].reshape(-1, shape.part_bytes))
 
     def reset(self) -> None:
-        """Room in all slots, nothing filled; by the one process that made the ring."""
-        room = {self.room(slot): self.shape.ranks for slot in range(self.shape.slots)}
-        self.semaphores.reset(room | {self._first: 1})
+        """Nothing filled, nothing let go; by the one process that made the ring."""
+        self.semaphores.reset({self._first: 1})
 
     def filled(self, slot: int, rank: int) -> int:
         """Semaphore: a reader is through with this rank's part."""
@@ -137,13 +137,9 @@ class Ring:
         """Semaphore: the rank that had this buffer has let go of it."""
         return self.shape.buffers + buffer
 
-    def room(self, slot: int) -> int:
-        """Semaphore: one more rank has read its head of this slot."""
-        return 2 * self.shape.buffers + slot
-
     def start(self, reader: int) -> int:
         """Semaphore: an epoch begins."""
-        return self.room(self.shape.slots) + reader
+        return 2 * self.shape.buffers + reader
 
     def idle(self, reader: int) -> int:
         """Semaphore: the reader has stopped."""
@@ -171,6 +167,14 @@ class Ring:
     def head(self, slot: int, rank: int) -> memoryview[int]:
         """The words about a rank's part of a slot: shape (HEAD_WORDS,)."""
         return self._heads[slot * self.shape.ranks + rank]
+
+    def all_have_taken(self, turn: int) -> bool:
+        """Whether every rank has read its head of the turn that went through the slot before this one.
+
+        A rank writes its word after branches on what it read there, and no processor moves a write before those.
+        """
+        least = turn - self.shape.slots
+        return all(words[TAKEN] >= least for words in self.members)
 
     @property
     def is_stopping(self) -> bool:

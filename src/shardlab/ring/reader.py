@@ -60,7 +60,7 @@ def read_epoch(ring: Ring, reader: int, source: Source, buffers: Buffers) -> Non
     outbox = Outbox(ring, is_quick=source.is_quick)
     try:
         while steps < 0 or step < steps:
-            if not _has_room(ring, (base + step) % shape.slots, buffers, outbox):
+            if not buffers.wait_for(base + step, shape.ranks, outbox.hand_over, PATIENCE_S):
                 return
             if not _fill(ring, base + step, step, source, buffers, outbox) and shape.readers == 1:
                 return
@@ -97,22 +97,6 @@ class Outbox:
             self._ring.semaphores.post(semaphore)
         self._filled.clear()
         self._handed_over = time.perf_counter()
-
-
-def _has_room(ring: Ring, slot: int, buffers: Buffers, outbox: Outbox) -> bool:
-    """Wait for room in the slot and for a buffer for each rank; False, and nothing taken, where it is to stop."""
-    taken, room = 0, ring.room(slot)
-    while taken < ring.shape.ranks and not ring.is_stopping:
-        if ring.semaphores.wait(room, 0):
-            taken += 1
-        else:
-            outbox.hand_over()
-            taken += ring.semaphores.wait(room, PATIENCE_S)
-    if not ring.is_stopping and buffers.wait_for(ring.shape.ranks, outbox.hand_over, PATIENCE_S):
-        return True
-    for _ in range(taken):
-        ring.semaphores.post(room)
-    return False
 
 
 def _fill(ring: Ring, turn: int, step: int, source: Source, buffers: Buffers, outbox: Outbox) -> bool:
