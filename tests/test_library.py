@@ -74,7 +74,7 @@ import torch, torch.distributed as dist
 from torch.utils.data import TensorDataset
 import shardlab
 
-SIZE = 64 << 20
+SIZE = 128 << 20
 
 def build():
     return TensorDataset(torch.full((SIZE // 4096, 1024), 1.0))
@@ -84,7 +84,9 @@ def pss():
     return sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:"))
 
 dist.init_process_group("gloo")
+dist.barrier()  # pages of the libraries are shared by all by now
 before = pss()
+dist.barrier()
 dataset = {made}
 loader = shardlab.loader(dataset, 64) if {shared} else torch.utils.data.DataLoader(dataset, 64)
 total = sum(float(batch[0].sum()) for batch in loader)

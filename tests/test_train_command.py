@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import csv
+import json
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import trainees
+from by_hand import outcome, report
 from command import train
 from shardlab import train as command
 from shardlab.config import RunConfig
+from shardlab.engine.report import EpochReport, Learned, load_reports
+from shardlab.local import as_object
 from shardlab.trainconfig import TrainConfig, resolve_training
+from shardlab.verdict import verdict
 from shardlab.world import JOIN_VARIABLES
 from trainees import named
 
@@ -90,7 +100,7 @@ def test_wrong_usage_exits_with_2_and_names_rule_value_and_choices(
     ("nproc", "given", "resolved"), [(1, "auto", "single"), (2, "auto", "ddp"), (1, "ddp", "ddp")]
 )
 def test_who_trains_follows_from_the_number_of_ranks(nproc: int, given: str, resolved: str) -> None:
-    assert resolve_training(TrainConfig(framework=given), RunConfig(), nproc).framework == resolved
+    assert resolve_training(TrainConfig(framework=given), RunConfig(warmup=0), nproc).framework == resolved
 
 
 @pytest.mark.parametrize(
@@ -104,10 +114,8 @@ def test_who_trains_follows_from_the_number_of_ranks(nproc: int, given: str, res
     ],
 )
 def test_what_is_evaluated_follows_from_what_is_trained_on(dataset: str, given: str, resolved: str) -> None:
-    assert (
-        resolve_training(TrainConfig(eval_dataset=given), RunConfig(dataset=dataset), 2).eval_dataset
-        == resolved
-    )
+    config = RunConfig(dataset=dataset, warmup=0)
+    assert resolve_training(TrainConfig(eval_dataset=given), config, 2).eval_dataset == resolved
 
 
 def test_a_dry_run_says_what_would_be_trained_and_trains_nothing(
@@ -148,7 +156,7 @@ def test_what_it_came_to_is_printed_and_kept(tmp_path: Path) -> None:
     for epoch in range(2):
         got = [np.load(results / "ledger" / f"{run_id}-{rank}-{epoch}.npy") for rank in range(2)]
         assert set(np.concatenate(got).tolist()) == set(range(101))
-    assert f"Accuracy {found['accuracy']:.4f} on 43 samples that were not trained on" in ended.said
+    assert f"Accuracy {found['accuracy']:.4f} on the 43 labels of " in ended.said
     assert [(rank["epoch"], rank["rank"]) for rank in found["ranks"]] == [(0, 0), (0, 1), (1, 0), (1, 1)]
 
 
@@ -193,12 +201,119 @@ def test_what_only_ranks_can_see_exits_with_2_too(flags: list[str], parts: list[
     assert ended.object is None
 
 
+ODD_SAMPLES = """
+import torch
+
+from shardlab.dataset._arrays import ArrayDataset
+
+
+def images():
+    images, labels = torch.rand(64, 1, 8, 8), torch.arange(64) % 10
+    images[40] = float("nan")
+    return ArrayDataset((images, labels))
+"""
+
+
+@pytest.mark.slow
+def test_a_loss_that_is_not_a_number_is_said_with_a_cure_and_kept(tmp_path: Path) -> None:
+    """Sample 40 comes in the sixth of the eight steps, on one of the ranks."""
+    (tmp_path / "odd.py").write_text(ODD_SAMPLES)
+    data, results = f"{tmp_path / 'odd.py'}:images", tmp_path / "results"
+    ended = train(
+        "--dataset", data, "--eval-dataset", data, "--sampler", "keyed", "--no-shuffle", "--batch-size", 4,
+        "--no-dropout", "--start-method", "fork", results=results,
+    )  # fmt: skip
+    where = "the loss in training is not a number from step 5 of epoch 0 on"
+    assert ended.row["loss"] is None
+    assert f"loss: {where}" in ended.row["reason"]
+    assert f"T{where[1:]}. Cure: samples without NaN and infinity, or a smaller --lr" in ended.said
+    assert "(loss not a number; in training not a number)" in ended.said
+    losses = pd.read_csv(results / "training.csv").loss
+    assert np.isfinite(losses).tolist() == [True] * 5 + [False] * 3
+
+
+def learned_by(rank: int, losses: Sequence[float], eval_loss: float | None = None) -> EpochReport:
+    accuracy = None if eval_loss is None else 0.5
+    learned = Learned(0, 1e-3, tuple(losses), 0.99, accuracy, eval_loss, None if eval_loss is None else 43)
+    return replace(report(rank, epoch=0), learned=learned)
+
+
+@pytest.mark.parametrize(
+    ("losses", "eval_loss", "said"),
+    [
+        ([2.0, 1.0], 1.5, None),
+        ([2.0, math.inf, math.nan], 1.5, "in training is not a number from step 1 of epoch 0 on"),
+        ([2.0, math.inf, 1.0, math.nan, 1.0], 1.5, "is not a number in 2 steps, first in step 1 of"),
+        ([2.0, math.inf], None, "in training is infinite from step 1 of epoch 0 on"),
+        ([2.0, 1.0], math.nan, "in evaluation is not a number"),
+        ([2.0, 1.0], math.inf, "in evaluation is infinite"),
+    ],
+)
+def test_where_the_loss_is_no_number_is_said_in_words(
+    losses: list[float], eval_loss: float | None, said: str | None
+) -> None:
+    """One rank's loss is enough."""
+    of = outcome(reports=[learned_by(0, losses, eval_loss), learned_by(1, [1.0] * len(losses), eval_loss)])
+    sentences = [each for each in verdict(of) if each.startswith("The loss in")]
+    if said is None:
+        assert sentences == []
+    else:
+        (sentence,) = sentences
+        assert said in sentence
+        assert sentence.endswith("Cure: samples without NaN and infinity, or a smaller --lr.")
+
+
+def test_before_a_weight_has_changed_a_smaller_rate_is_no_cure() -> None:
+    (sentence,) = [s for s in verdict(outcome(reports=[learned_by(0, [math.nan] * 3)])) if "Cure" in s]
+    assert "--lr" not in sentence
+
+
+def test_json_has_no_numbers_but_finite_ones() -> None:
+    of = outcome(
+        reports=[learned_by(0, [2.0, math.nan])], measured={"loss": math.nan, "reason": "accuracy: none"}
+    )
+    found = json.loads(json.dumps(as_object(of), allow_nan=False))
+    where = "the loss in training is not a number from step 1 of epoch 0 on"
+    assert (found["loss"], found["reason"]) == (None, f"accuracy: none; loss: {where}")
+
+
+def test_reports_keep_losses_that_are_not_finite(tmp_path: Path) -> None:
+    learned_by(0, [2.0, math.inf, -math.inf, math.nan], math.nan).save(tmp_path)
+    ((loaded,),) = [load_reports(tmp_path)]
+    assert loaded.learned is not None
+    assert loaded.learned.losses[:3] == (2.0, math.inf, -math.inf)
+    assert math.isnan(loaded.learned.losses[3])
+    assert loaded.learned.eval_loss is not None
+    assert math.isnan(loaded.learned.eval_loss)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sampler", ["keyed", "ring"])
+def test_ranks_that_end_apart_are_held_together(sampler: str, tmp_path: Path) -> None:
+    """43 samples in rounds of two times four: rank 0 takes a step more. A rank held alone costs a minute."""
+    results = tmp_path / "results"
+    began = time.monotonic()
+    ended = train(
+        "--dataset", named("images_43"), "--eval-dataset", "none", "--sampler", sampler, "--tail", "keep",
+        "--batch-size", 4, "--start-method", "fork", results=results,
+    )  # fmt: skip
+    assert time.monotonic() - began < 50
+    assert (ended.row["distinct"], ended.row["duplicates"], ended.row["missing"]) == (43, 0, 0)
+    assert [rank["steps"] for rank in ended.row["ranks"]] == [6, 5]
+    assert ended.row["reason"].startswith("copies: the dataset holds 0.0 MiB")  # read, and too small
+    found: list[int] = []
+    for rank in range(2):
+        found += delivered(results, ended.row["run_id"], rank)
+    assert sorted(found) == list(range(43))
+    assert all(rank["pss_bytes"] for rank in ended.row["ranks"])
+
+
 @pytest.mark.slow
 def test_an_epoch_without_a_step_is_said_and_evaluated(tmp_path: Path) -> None:
     plain = ["--dataset", named("images_43"), "--eval-dataset", named("images_43"), "--start-method", "fork"]
     ended = train(*plain, "--tail", "drop", "--batch-size", 30, results=tmp_path / "results")
     assert (ended.row["steps"], ended.row["loss"]) == (0, None)
-    assert "on 43 samples that were not trained on" in ended.said
+    assert "on the 43 labels of " in ended.said
 
 
 @pytest.mark.slow

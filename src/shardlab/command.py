@@ -10,7 +10,7 @@ from shardlab.errors import ExitCode
 from shardlab.plan import Resolved, resolve
 from shardlab.process import die_with
 from shardlab.trainconfig import TrainConfig, resolve_training
-from shardlab.world import is_joining
+from shardlab.world import World, is_joining
 
 
 def control_argv() -> list[str] | None:
@@ -28,11 +28,11 @@ def control_argv() -> list[str] | None:
 def run(config: RunConfig, output: OutputConfig, argv: list[str], train: TrainConfig | None = None) -> int:
     """Measure what the flags say, with a model in training where there is ``train``. The exit code."""
     joining = is_joining()
-    cuda = config.device == "auto" and _has_cuda(config.nproc)
+    world = World.from_env() if joining else None
+    cuda = config.device == "auto" and _has_cuda(world.local_world_size if world else config.nproc)
     resolved = resolve(config, joining=joining, cuda=cuda)
     if train is not None:
-        world_size = int(os.environ["WORLD_SIZE"]) if joining else config.nproc
-        train = resolve_training(train, resolved.config, world_size)
+        train = resolve_training(train, resolved.config, world.world_size if world else config.nproc)
     if output.dry_run:
         return _dry_run(resolved, output, train)
     if joining:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from shardlab.plan import Resolved
 from shardlab.records import row
 from shardlab.show import Bar, console, show
 from shardlab.trainconfig import TrainConfig
+from shardlab.verdict import not_a_number
 
 
 def run_local(
@@ -63,8 +65,22 @@ def finish(outcomes: list[Outcome], output: OutputConfig) -> int:
 
 
 def as_object(outcome: Outcome) -> dict[str, Any]:
-    """The run's row with its ranks' rows in a list; of training, the steps that it took in all as well."""
-    found: dict[str, Any] = row(outcome.run) | {"ranks": [row(report.row) for report in outcome.reports]}
+    """The run's row with its ranks' rows in a list; of training, the steps that it took in all as well.
+
+    JSON has no NaN and no infinity: they are None, and ``reason`` says so.
+    """
+    found: dict[str, Any] = _finite(row(outcome.run), not_a_number(outcome))
+    found["ranks"] = [_finite(row(report.row)) for report in outcome.reports]
     if any(report.learned is not None for report in outcome.reports):
         found["steps"] = len(curve(outcome.run.run_id, outcome.reports))
     return found
+
+
+def _finite(cells: dict[str, Any], why: str | None = None) -> dict[str, Any]:
+    """The row with None for each number that is not finite, and ``why`` among its reasons."""
+    odd = [name for name, cell in cells.items() if isinstance(cell, float) and not math.isfinite(cell)]
+    kept = cells | dict.fromkeys(odd)
+    if odd and "reason" in cells:
+        reasons = [f"{name}: {why or repr(cells[name])}" for name in odd]
+        kept["reason"] = "; ".join(filter(None, [cells["reason"], *reasons]))
+    return kept

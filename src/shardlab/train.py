@@ -18,6 +18,7 @@ from shardlab.ends import exit_code_of
 from shardlab.trainconfig import DEFAULTS, TrainConfig
 
 PROG = "python -m shardlab.train"
+WEEK_S = 7 * 86400.0  # training is not ended because it takes long
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -38,7 +39,7 @@ def parse(argv: list[str]) -> tuple[RunConfig, TrainConfig, OutputConfig]:
     def all_three(
         run: tyro.conf.OmitArgPrefixes[RunConfig] = DEFAULTS,
         train: tyro.conf.OmitArgPrefixes[TrainConfig] = TrainConfig(),  # noqa: B008
-        output: tyro.conf.OmitArgPrefixes[OutputConfig] = OutputConfig(),  # noqa: B008
+        output: tyro.conf.OmitArgPrefixes[OutputConfig] = OutputConfig(timeout=WEEK_S),  # noqa: B008
     ) -> tuple[RunConfig, TrainConfig, OutputConfig]:
         return run, train, output
 

@@ -100,6 +100,10 @@ def resolve_training(train: TrainConfig, config: RunConfig, world_size: int) -> 
         )
     if config.compute != "none":
         raise UsageError("--compute is for shardlab.profile: here the model computes", config.compute)
+    if config.warmup:
+        raise UsageError("--warmup is for shardlab.profile: every epoch trains", config.warmup)
+    if config.repeats > 1 and train.checkpoint is not None:
+        raise UsageError("--repeats cannot share a folder of checkpoints", config.repeats, [1])
     if config.tail == "keep" and train.checkpoint_every is not None and world_size > 1:
         raise UsageError(
             "--checkpoint-every needs ranks with equally many steps", "--tail keep", ["pad", "drop"],

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from statistics import median
 
-from shardlab.launch.learned import last_learned
+from shardlab.launch.learned import curve, last_learned
 from shardlab.launch.summary import Outcome, ended_early
 from shardlab.plan import path_plugin
 from shardlab.records import NodeRecord, RankRecord
@@ -175,18 +176,56 @@ def slow_rank(outcome: Outcome) -> tuple[RankRecord, float] | None:
     return slowest, (slowest.compute_s or 0.0) / typical
 
 
+def not_a_number(outcome: Outcome) -> str | None:
+    """Where the loss is NaN or infinite, in words, with steps as ``training.csv`` has them; None where nowhere."""
+    steps = curve("", outcome.reports)
+    odd = [step for step in steps if not math.isfinite(step.loss)]
+    learned = last_learned(outcome.reports)
+    if odd:
+        what = "not a number" if any(math.isnan(step.loss) for step in odd) else "infinite"
+        first = f"step {odd[0].step} of epoch {odd[0].epoch}"
+        where = f"from {first} on" if odd == steps[-len(odd) :] else f"in {len(odd)} steps, first in {first}"
+        return f"the loss in training is {what} {where}"
+    if learned is not None and learned.eval_loss is not None and not math.isfinite(learned.eval_loss):
+        return f"the loss in evaluation is {_loss(learned.eval_loss)}"
+    return None
+
+
+def _loss(value: float | None) -> str:
+    if value is None or math.isnan(value):
+        return "not a number"
+    return f"{value:.4f}" if math.isfinite(value) else "infinite"
+
+
+def _diverged(outcome: Outcome) -> Iterator[str]:
+    where = not_a_number(outcome)
+    if where is None:
+        return
+    steps = curve("", outcome.reports)
+    at_once = bool(steps) and steps[0].step == 0 == steps[0].epoch and not math.isfinite(steps[0].loss)
+    cure = "samples without NaN and infinity" + (
+        ": no step had changed a weight yet" if at_once else ", or a smaller --lr"
+    )
+    yield f"{where[0].upper()}{where[1:]}. Cure: {cure}."
+
+
+def _evaluated(outcome: Outcome) -> str:
+    return outcome.train.eval_dataset if outcome.train else "the evaluation dataset"
+
+
 def _learned(outcome: Outcome) -> Iterator[str]:
     learned, figures = last_learned(outcome.reports), outcome.run.measured
     if learned is None:
         return
+    yield from _diverged(outcome)
     if learned.accuracy is not None:
-        training = "no step of training" if figures.loss is None else f"in training {figures.loss:.4f}"
+        training = "no step of training" if figures.loss is None else f"in training {_loss(figures.loss)}"
         yield (
-            f"Accuracy {learned.accuracy:.4f} on {learned.evaluated:,} samples that were not trained on, each "
-            f"counted once (loss {learned.eval_loss:.4f}; {training})."
+            f"Accuracy {learned.accuracy:.4f} on the {learned.evaluated:,} labels of {_evaluated(outcome)}, each "
+            f"counted once (loss {_loss(learned.eval_loss)}; {training})."
         )
     elif figures.loss is not None:
-        yield f"Loss in training {figures.loss:.4f}; nothing was evaluated (--eval-dataset none)."
+        yield f"Loss in training {_loss(figures.loss)}; nothing was evaluated (--eval-dataset none)."
     slow = slow_rank(outcome)
     if slow is not None:
         row, times = slow

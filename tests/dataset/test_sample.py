@@ -8,6 +8,8 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch.utils.data import IterableDataset, default_collate
 
 from shardlab.dataset import DatasetFacts, blank_sample, describe_sample, sample_bytes, stand_in
@@ -82,6 +84,22 @@ def test_labels_of_a_stand_in_stay_within_those_seen() -> None:
         assert 0 <= label <= 5
         assert tokens.min() >= 0
         assert tokens.max() <= 9
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int16", "int32", "int64", "uint16"])
+@given(seen=st.integers(0, 127))
+def test_a_label_of_a_stand_in_is_the_one_that_was_seen(dtype: str, seen: int) -> None:
+    as_torch, as_numpy = torch.tensor(seen, dtype=getattr(torch, dtype)), np.dtype(dtype).type(seen)
+    for sample in (as_torch, as_numpy, seen, as_torch.view(1), np.array([seen], dtype)):
+        image = torch.zeros(2, 2, dtype=torch.uint8)
+        labels = [label for _, label in stand_in(DatasetFacts(9, None, describe_sample((image, sample))), 4)]  # type: ignore[attr-defined]
+        assert [np.asarray(label).item() for label in labels] == [seen] * 4
+        assert {getattr(label, "dtype", int) for label in labels} == {getattr(sample, "dtype", int)}
+
+
+@pytest.mark.parametrize("label", [-1, np.int8(-1), torch.tensor(-100)])
+def test_a_label_below_zero_stands_for_the_first_class(label: Any) -> None:
+    assert {int(made) for made in stand_in(DatasetFacts(9, None, describe_sample(label)), 3)} == {0}  # type: ignore[attr-defined]
 
 
 def test_rows_of_a_tuple_or_dict_of_tensors_are_arrays() -> None:

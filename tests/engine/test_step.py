@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from torch.optim import SGD, AdamW, Optimizer
 from torch.utils.data import default_collate
 
 from shardlab.dataset._arrays import ArrayDataset
-from shardlab.engine.step import Training, evaluate
+from shardlab.engine.step import Training, batches_of_group, evaluate
 from shardlab.framework import Prepared, single
 from shardlab.world import World
 
@@ -60,8 +61,13 @@ def batches(count: int) -> list[Batch]:
 
 
 def trained(parts: Prepared, given: list[Batch], accumulation: int, known: bool = True) -> Training:
+    return trained_on(parts, given, accumulation, len(given) if known else None)
+
+
+def trained_on(parts: Prepared, given: list[Batch], accumulation: int, said: int | None) -> Training:
+    """All batches of an epoch that is said to have so many, and not its end."""
     training = Training(parts, torch.float64, accumulation)
-    training.begin(len(given) if known else None)
+    training.begin(said)
     for batch in given:
         training.step(batch)
     return training
@@ -69,10 +75,15 @@ def trained(parts: Prepared, given: list[Batch], accumulation: int, known: bool 
 
 def by_hand(given: list[Batch], accumulation: int) -> nn.Module:
     """One step of the optimiser on each group of batches put together."""
+    firsts = range(0, len(given), accumulation)
+    return on_groups([given[first : first + accumulation] for first in firsts])
+
+
+def on_groups(groups: list[list[Batch]]) -> nn.Module:
     model = linear()
     optimizer = adamw(model.parameters())
-    for first in range(0, len(given), accumulation):
-        inputs, labels = map(torch.cat, zip(*given[first : first + accumulation], strict=True))
+    for group in groups:
+        inputs, labels = map(torch.cat, zip(*group, strict=True))
         optimizer.zero_grad()
         functional.cross_entropy(model(inputs), labels).backward()
         optimizer.step()
@@ -121,6 +132,58 @@ def test_without_a_known_length_full_groups_alone_are_stepped_on() -> None:
     training = trained(parts, batches(10), 4, known=False)
     assert len(parts.plain_optimizer.seen) == 2  # type: ignore[attr-defined]
     assert training.pending == 2
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(1, 12), st.integers(1, 5), st.none() | st.integers(1, 15))
+@example(10, 4, None)
+@example(6, 4, 12)  # ends in mid-group
+@example(9, 4, 10)  # ends in a last group that would have been smaller
+def test_an_epoch_that_ends_early_is_stepped_on_to_its_last_batch(
+    steps: int, accumulation: int, said: int | None
+) -> None:
+    said = said if said is None else max(said, steps)
+    parts, given = prepared(), batches(steps)
+    training = trained_on(parts, given, accumulation, said)
+    training.finish()
+    assert training.pending == 0
+    assert difference(parts.module, by_hand(given, accumulation)) < 1e-12
+
+
+def test_more_batches_than_were_said_are_full_groups() -> None:
+    """Six are said, in groups of four and two; nine more are groups of four, four and one."""
+    parts, given = prepared(), batches(15)
+    training = trained_on(parts, given, 4, 6)
+    assert training.pending == 1
+    training.finish()
+    bounds = [0, 4, 6, 10, 14, 15]
+    groups = [given[first:end] for first, end in pairwise(bounds)]
+    assert difference(parts.module, on_groups(groups)) < 1e-12
+    assert len(training.losses) == 15
+
+
+def test_the_end_of_an_epoch_without_pending_batches_changes_nothing() -> None:
+    parts = prepared()
+    training = trained(parts, batches(4), 2)
+    before = [parameter.detach().clone() for parameter in parts.module.parameters()]
+    assert training.finish() == (0.0, 0.0)
+    pairs = zip(before, parts.module.parameters(), strict=True)
+    assert all(torch.equal(old, new) for old, new in pairs)
+
+
+@given(st.integers(1, 9), st.none() | st.integers(0, 60))
+def test_groups_cover_the_batches_that_were_said_and_only_the_last_is_smaller(
+    accumulation: int, steps: int | None
+) -> None:
+    first, sizes = 0, []
+    while first < (50 if steps is None else steps):
+        sizes.append(batches_of_group(first, accumulation, steps))
+        first += sizes[-1]
+    assert set(sizes[:-1]) <= {accumulation}
+    assert all(1 <= size <= accumulation for size in sizes)
+    assert steps is None or sum(sizes) == steps
+    for beyond in range(first, first + 3):
+        assert batches_of_group(beyond, accumulation, steps) == accumulation
 
 
 def test_an_epoch_begins_without_what_the_one_before_left() -> None:

@@ -157,7 +157,7 @@ def test_each_rank_gets_its_share_once_and_the_model_learns(sampler: str, tmp_pa
     assert 0 < row["loss"] < 2.3  # of a guess: log(10)
     assert row["copies"] is not None
     assert len(losses(tmp_path)) == 40
-    assert "on 10,000 samples that were not trained on" in done.said
+    assert "on the 10,000 labels of mnist:test, each counted once" in done.said
     assert "train_runtime" not in done.stderr
     assert "Warning" not in done.stderr
     for rank in row["ranks"]:

@@ -28,6 +28,7 @@ from shardlab.world import World
 STORES = ("shared", "private", "inherited", "mmap")
 STORE_REASONS = {"reader": "every rank reads"}
 TAILS = ("pad", "drop", "keep")
+PLACE = "keyed"  # in an epoch, on any number of ranks; paths of one place go on with each other's
 LAYOUT = "batches"
 
 

@@ -35,6 +35,7 @@ from shardlab.world import World
 
 STORES = ("shared", "reader", "private", "inherited", "mmap")
 TAILS = ("pad", "drop", "keep")
+PLACE = "keyed"  # in an epoch, on any number of ranks; paths of one place go on with each other's
 LAYOUT = "batches"
 IGNORES = {
     "prefetch_factor": "the ring has as many slots as its readers need",

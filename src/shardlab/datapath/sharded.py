@@ -39,6 +39,7 @@ STORE_REASONS = {
     "shared": "its shards are mapped where they lie",
 }
 TAILS = ("pad", "drop", "keep")
+PLACE = "shards"  # in an epoch, on any number of ranks; paths of one place go on with each other's
 LAYOUT = "blocks"
 DATASET_KINDS = ("shards",)
 

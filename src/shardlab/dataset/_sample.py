@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -27,7 +28,8 @@ def describe_sample(sample: Any) -> Tree:
     Kinds: ``tensor`` and ``array`` (numpy, also its scalars) with dtype and shape; ``int``, ``float``,
     ``bool``, ``none``; ``str`` and ``bytes`` with their length; ``tuple``, ``list`` and ``dict`` with items
     (and keys); ``object`` with its type and bytes. ``high`` is the largest integer of the sample, so that a
-    stand-in's labels and tokens stay within what a model has classes and embeddings for.
+    stand-in's labels and tokens stay within what a model has classes and embeddings for. Many bytes at once
+    are pixels and have none; a single one may be a label.
     """
     import torch
 
@@ -61,7 +63,7 @@ def _described_container(sample: Any) -> Tree:
 
 def _described_array(kind: str, dtype: str, shape: tuple[int, ...], values: Any) -> Tree:
     tree: Tree = {"kind": kind, "dtype": dtype, "shape": [int(n) for n in shape]}
-    if _is_wide_integer(dtype):
+    if _is_single_integer(tree) or _is_wide_integer(dtype):
         # torch finds no maximum of unsigned 16 to 64 bits, numpy does
         array = np.asarray(values.to_dense().detach().cpu() if kind == "tensor" else values)
         tree["high"] = max(int(array.max()), 0) if array.size else 0
@@ -70,6 +72,10 @@ def _described_array(kind: str, dtype: str, shape: tuple[int, ...], values: Any)
 
 def _is_wide_integer(dtype: str) -> bool:
     return dtype.startswith(("int", "uint")) and dtype not in _BYTE_DTYPES
+
+
+def _is_single_integer(tree: Tree) -> bool:
+    return tree["dtype"].startswith(("int", "uint")) and math.prod(tree["shape"]) == 1
 
 
 def _object_bytes(sample: Any) -> int:
@@ -109,7 +115,10 @@ def blank_sample(tree: Tree) -> Any:
 
 
 def make_sample(tree: Tree, rng: np.random.Generator | None) -> Any:
-    """A sample of this structure: random content from ``rng``, or blank. Objects become bytes."""
+    """A sample of this structure: random content from ``rng``, or blank. Objects become bytes.
+
+    An integer by itself is the one that was seen, 0 if that was negative: any other may be no class of a model.
+    """
     if "items" not in tree:
         return _MAKERS[tree["kind"]](tree, rng)
     items = [make_sample(item, rng) for item in tree["items"]]
@@ -130,6 +139,8 @@ def _values(tree: Tree, rng: np.random.Generator | None, rows: tuple[int, ...] =
     dtype = tree["dtype"]
     if rng is None:
         return np.zeros(shape, np.uint8)
+    if "high" in tree and _is_single_integer(tree):
+        return np.full(shape, tree["high"], np.uint64).view(np.int64)
     if dtype in _BYTE_DTYPES:
         return rng.integers(0, 256, shape, np.uint8)
     if dtype == "bool":
@@ -147,7 +158,7 @@ _MAKERS: dict[str, Callable[[Tree, np.random.Generator | None], Any]] = {
     "tensor": make_tensor,
     # the empty index turns a 0-d array into the numpy scalar that it stands for
     "array": lambda tree, rng: _values(tree, rng).astype(tree["dtype"])[()],
-    "int": lambda tree, rng: 0 if rng is None else int(rng.integers(0, tree.get("high", 0), endpoint=True)),
+    "int": lambda tree, rng: 0 if rng is None else int(tree.get("high", 0)),
     "float": lambda _, rng: 0.0 if rng is None else float(rng.random()),
     "bool": lambda _, rng: rng is not None and bool(rng.integers(0, 2)),
     "none": lambda *_: None,

@@ -21,7 +21,7 @@ from typing import Any
 
 from torch.utils.data import IterableDataset
 
-from shardlab.dataset._facts import DatasetFacts
+from shardlab.dataset._facts import DatasetFacts, collate_name
 from shardlab.dataset._open import facts_without_building, import_for, open_dataset
 from shardlab.dataset._sample import describe_sample, sample_bytes
 from shardlab.dataset._spec import DatasetSpec
@@ -87,7 +87,7 @@ def _facts(dataset: Any, size: Held, growth: int | None) -> DatasetFacts:
     total, objects = bytes_of(size, growth)
     samples, iterable = _length(dataset), isinstance(dataset, IterableDataset)
     sample = describe_sample(_first(dataset, samples, iterable))
-    facts = DatasetFacts(samples, total, sample, size.files, iterable, objects)
+    facts = DatasetFacts(samples, total, sample, size.files, iterable, objects, collate=collate_name(dataset))
     expected = (samples or 1) * sample_bytes(sample)
     if total >= max(ON_DEMAND_SHARE * expected, 1) and not (samples is None and total < FRAME_BYTES):
         return facts

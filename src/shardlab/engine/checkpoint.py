@@ -54,6 +54,9 @@ class Place:
     sampler: str
     seed: int
     loader: dict[str, int]
+    samples: int | None = None
+    shuffle: bool = True
+    tail: str = "pad"
 
 
 class _State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

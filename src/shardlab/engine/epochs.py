@@ -44,15 +44,19 @@ class Epochs:
         self.holder = Holder.connect(self.job.folder, self.world.rank, HOLD_TIMEOUT_S + 30)
         self.progress = ProgressFile(self.job.folder, self.world.local_world_size)
 
-    def begin(self, number: int, *, hold: bool) -> Feed:
-        """The batches of epoch ``number``; ranks begin it together. ``hold``: its memory is to be read."""
+    def begin(self, number: int, *, hold: bool, done_before: int = 0) -> Feed:
+        """The batches of epoch ``number``; ranks begin it together. ``hold``: its memory is to be read.
+
+        ``done_before``: steps of it that an earlier run has done, which ``--max-steps`` counts too.
+        """
+        most = self.job.config.max_steps
         words = None if self.job.control else words_of_batch(self.job.spec)
         self._log = Ledger.create(
             self.job.folder / f"ledger-{number}-{self.world.rank}", self._capacity(), words=words is not None
         )
         tools = LoopTools(
             device=self.device,
-            max_steps=self.job.config.max_steps,
+            max_steps=None if most is None else max(0, most - done_before),
             words=words,
             progress=self.progress.writer(self.world.local_rank, number),
         )

@@ -33,6 +33,7 @@ ECHOES = (
     "left the ring, and the others wait for it",
     "local rank 0 could not build the shared copy",
     "the shared copy held by process",
+    "training cannot begin",
 )
 INTERRUPTED = int(ExitCode.INTERRUPTED)
 

@@ -51,8 +51,9 @@ class LoopTools:
 class Feed:
     """The batches of one epoch, and all that is noted about them on the way to whoever computes on them.
 
-    With a ``holder`` the rank stops before its last step until its memory was read. ``expected_steps`` is the
-    number of steps an epoch before this one had, for loaders without a length.
+    With a ``holder`` the rank stops before step ``held_before`` until its memory was read: before its last one,
+    unless somebody who knows of the other ranks sets it to an earlier one; None for never. ``expected_steps`` is
+    the number of steps an epoch before this one had, for loaders without a length.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class Feed:
         self.length = length_of(loader)
         known = self.length if self.length is not None else expected_steps
         self.last = _last_step(known, tools.max_steps)
+        self.held_before = self.last
         self.steps = 0
         self.timer = StepTimer()
         self.epoch = epoch
@@ -78,6 +80,7 @@ class Feed:
         self._iterator: Any = None
         self._loader = loader
         self._given = False
+        self.begun: Callable[[], None] | None = None  # called once the iterator is there, skipped batches read
         self._ended: Epoch | None = None
 
     def __iter__(self) -> Feed:
@@ -88,11 +91,13 @@ class Feed:
         tools, timer = self._tools, self.timer
         if tools.max_steps is not None and self.steps >= tools.max_steps:
             raise StopIteration
-        if self._holder is not None and self.steps == self.last:
+        if self._holder is not None and self.steps == self.held_before:
             self._be_held(self._holder)
         asked = time.perf_counter()
         if self._iterator is None:
             self._iterator = iter(self._loader)
+            if self.begun is not None:
+                self.begun()
         try:
             batch, indices = _pair(next(self._iterator))
         except StopIteration:

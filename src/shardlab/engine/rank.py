@@ -28,6 +28,8 @@ from shardlab.plan import Plan
 from shardlab.process import die_with_parent, ignore_lost_connections, keep_sockets_in
 from shardlab.world import World
 
+SILENCE_S = 1800.0  # of another rank, after which it is given up
+
 
 def main(run_dir: str, inherited: Any = None) -> None:
     """Entry of a rank that shardlab's own launcher started. Returns only when all went well."""
@@ -92,7 +94,7 @@ def process_group(job: Job, world: World) -> Iterator[None]:
     backend = "gloo" if job.config.device == "cpu" else "cpu:gloo,cuda:nccl"
     started = not dist.is_initialized()
     if started:
-        dist.init_process_group(backend, timeout=timedelta(seconds=job.timeout_s))
+        dist.init_process_group(backend, timeout=timedelta(seconds=min(job.timeout_s, SILENCE_S)))
     if (dist.get_rank(), dist.get_world_size()) != (world.rank, world.world_size):
         raise RunFailed(
             f"the process group says rank {dist.get_rank()} of {dist.get_world_size()}, the launcher's "

@@ -17,7 +17,7 @@ from shardlab.world import World, host_name
 
 @dataclass(frozen=True)
 class Learned:
-    """What training an epoch came to. ``losses`` are this rank's, from step ``first_step`` on.
+    """What training an epoch came to. ``losses`` are this rank's, from step ``first_step`` on, finite or not.
 
     ``accuracy``, ``eval_loss`` and ``evaluated`` are over the whole evaluation dataset, the same on every rank;
     None where there is none. ``accounted_ratio``: see :class:`shardlab.measure.timer.StepTimer`.
@@ -52,17 +52,21 @@ class EpochReport:
     learned: Learned | None = None
 
     def save(self, run_dir: Path) -> None:
-        """Write it where the launcher looks for it, whole or not at all."""
-        path = run_dir / f"report-{self.row.epoch}-{self.row.rank}.json"
+        """Write it where the launcher looks for it, whole or not at all.
+
+        JSON has no NaN and no infinity, and a loss may be either: msgpack has both.
+        """
+        path = run_dir / f"report-{self.row.epoch}-{self.row.rank}.msgpack"
         partial = path.with_suffix(".partial")
-        partial.write_bytes(msgspec.json.encode(self))
+        partial.write_bytes(msgspec.msgpack.encode(self))
         partial.rename(path)
 
 
 def load_reports(run_dir: Path) -> tuple[EpochReport, ...]:
     """All reports in a run's folder, by epoch and rank."""
     found = [
-        msgspec.json.decode(file.read_bytes(), type=EpochReport) for file in run_dir.glob("report-*.json")
+        msgspec.msgpack.decode(file.read_bytes(), type=EpochReport)
+        for file in run_dir.glob("report-*.msgpack")
     ]
     return tuple(sorted(found, key=lambda report: (report.row.epoch, report.row.rank)))
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from torch.utils.data import Dataset, default_collate
+from torch.utils.data import Dataset, IterableDataset, default_collate
 
 from shardlab import dataset, plugins
 from shardlab.engine.job import Job
 from shardlab.store import NodeShare, ReadCounter, Store
 from shardlab.world import World
+
+Collate = Callable[[list[Any]], Any]
 
 
 def open_store(job: Job, world: World, inherited: Any) -> Store:
@@ -39,7 +42,11 @@ def source(job: Job) -> Any:
         return dataset.open_dataset(job.spec)
     dataset.import_for(job.spec)  # a control has to carry what the user's module imports
     stand_ins = dataset.stand_in(job.facts, job.control.samples)
-    return stand_ins if job.facts.iterable else Repeated(stand_ins, job.control.length)
+    # A model needs the pairs that the user's function makes; where batches are only read, any batch will do.
+    collate = job.facts.import_collate() if job.train is not None else None
+    if job.facts.iterable:
+        return stand_ins if collate is None else CollatedStream(stand_ins, collate)
+    return Repeated(stand_ins, job.control.length, collate)
 
 
 def samples_of(job: Job) -> int | None:
@@ -58,18 +65,17 @@ def collate_what_collates(samples: list[Any]) -> Any:
 
 
 class Repeated(Dataset[Any]):
-    """A few samples that pose as many."""
+    """A few samples that pose as many, collated by ``collate`` or as torch does."""
 
-    collate_fn = staticmethod(collate_what_collates)
-
-    def __init__(self, samples: Any, length: int) -> None:
+    def __init__(self, samples: Any, length: int, collate: Collate | None = None) -> None:
         self.samples = samples
         self.length = length
+        self.collate_fn = collate or collate_what_collates
 
     @property
     def wraps(self) -> Any:
-        """The samples themselves."""
-        return self.samples
+        """The samples themselves; None where a batch of them is more than stacked rows."""
+        return self.samples if self.collate_fn is collate_what_collates else None
 
     @property
     def period(self) -> int:
@@ -81,3 +87,14 @@ class Repeated(Dataset[Any]):
 
     def __getitem__(self, index: int) -> Any:
         return self.samples[index % len(self.samples)]
+
+
+class CollatedStream(IterableDataset[Any]):
+    """A stream with the collate function of another."""
+
+    def __init__(self, samples: Any, collate: Collate) -> None:
+        self.samples = samples
+        self.collate_fn = collate
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.samples)

@@ -13,6 +13,7 @@ from torch.utils.data import default_collate
 from shardlab import dataset
 from shardlab.dataset import DatasetSpec
 from shardlab.engine import model
+from shardlab.engine.checkpoint import Place
 from shardlab.engine.epochs import Epochs
 from shardlab.engine.job import Job
 from shardlab.engine.loop import Feed
@@ -40,6 +41,7 @@ class Run:
     first: int = 0
     first_step: int = 0
     global_step: int = 0
+    restore_random: Callable[[], None] | None = None  # generators as they were, once skipped batches are read
     epochs: Epochs = field(init=False)
 
     def __post_init__(self) -> None:
@@ -54,6 +56,14 @@ class Run:
     def dtype(self) -> torch.dtype:
         """Of the model."""
         return model.dtype_of(self.train)
+
+    def place(self, epoch: int, step: int, loader: dict[str, int]) -> Place:
+        """Where this run is, for a checkpoint."""
+        config = self.job.config
+        return Place(
+            self.job.run_id, epoch, step, self.global_step, self.world.world_size, config.batch_size,
+            config.sampler, config.seed, loader, self.job.facts.samples, config.shuffle, config.tail,
+        )  # fmt: skip
 
     def optimizer_of(self, parameters: Any) -> Optimizer:
         """AdamW at the first epoch's learning rate."""

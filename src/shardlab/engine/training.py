@@ -12,17 +12,19 @@ from typing import Any
 import torch
 from torch.optim.lr_scheduler import StepLR
 
-from shardlab import dataset, plugins
-from shardlab.dataset import DatasetSpec
+from shardlab import plugins
+from shardlab.collective import on_all
 from shardlab.engine import checkpoint, model
+from shardlab.engine._flatten import seed
 from shardlab.engine.job import Job
 from shardlab.engine.loop import Feed
-from shardlab.engine.resuming import resume
+from shardlab.engine.resuming import refuse_what_fails_later, resume
 from shardlab.engine.step import Training
 from shardlab.engine.trainee import Run
 from shardlab.engine.uneven import may_be_uneven, share_optimizer
 from shardlab.framework import Prepared
 from shardlab.index.permutation import key_of
+from shardlab.measure.timer import StepTimer
 from shardlab.store import Store
 from shardlab.world import World
 
@@ -30,12 +32,11 @@ from shardlab.world import World
 def run(job: Job, world: World, store: Store, loader: Any, device: torch.device) -> None:
     """Train as the job says, with the framework that it names."""
     assert job.train is not None
-    if job.train.eval_dataset != "none":  # wrong: said now, and not after an epoch
-        dataset.kind_of(DatasetSpec(job.train.eval_dataset, job.config.data_dir, job.config.seed))
     torch.manual_seed(job.config.seed)  # the same weights on every rank
     module = model.build(job.train, job.facts.sample or {})
-    torch.manual_seed(key_of(job.config.seed, world.rank) % (1 << 63))  # and not the same dropout
+    seed(key_of(job.config.seed, world.rank))  # and not the same dropout
     training = Run(job, job.train, world, store, loader, device, module)
+    on_all(world.world_size, lambda: refuse_what_fails_later(training), "training cannot begin")
     framework = plugins.find("framework")[job.train.framework].load()
     if hasattr(framework, "run"):  # it has a loop of its own
         framework.run(training)
@@ -52,19 +53,22 @@ def _epochs(run: Run, open_framework: Callable[..., Prepared]) -> None:
     for number in range(run.first, run.total):
         rate = float(schedule.get_last_lr()[0])
         done_before = run.first_step if number == run.first else 0
-        feed = run.epochs.begin(number, hold=number == run.total - 1)
+        feed = run.epochs.begin(number, hold=number == run.total - 1, done_before=done_before)
+        if number == run.first:
+            feed.begun = run.restore_random
         asked = time.perf_counter()
         uneven = may_be_uneven(run, feed)
         feed.timer.other_s += time.perf_counter() - asked
-        with prepared.with_uneven_ends() if uneven else nullcontext():
+        # Not only does join() warn of what is right here, it turns the warnings of all else on.
+        with warnings.catch_warnings(), prepared.with_uneven_ends() if uneven else nullcontext():
             _train_on(feed, training, run, done_before, lambda step: _save(run, prepared, schedule, step))
         if uneven:
             share_optimizer(run, prepared.plain_optimizer, len(training.losses))
         with warnings.catch_warnings():  # of an epoch without a step on this rank, which is all right
             warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step", UserWarning)
             schedule.step()
+        _save(run, prepared, schedule, run.place(number + 1, 0, {}))  # first: an evaluation may fail
         run.ended(feed, training.losses, rate, run.evaluation(prepared), done_before)
-        _save(run, prepared, schedule, checkpoint.Place(*_at(run, number + 1, 0), {}))
 
 
 def _train_on(
@@ -76,10 +80,7 @@ def _train_on(
     timer.comm_s = 0.0 if run.world.world_size > 1 else None  # alone there is nobody to talk to
     samples, is_due = 0, False
     for batch in feed:
-        compute_s, comm_s = training.step(batch)
-        timer.compute_s += compute_s
-        if timer.comm_s is not None:
-            timer.comm_s += comm_s
+        _count(timer, training.step(batch))
         del batch
         samples += run.job.config.batch_size
         run.epochs.progress.tell(run.world.local_rank, training.losses[-1], timer.wait_s, samples)
@@ -88,17 +89,17 @@ def _train_on(
         is_due = is_due or (every is not None and done % every == 0)
         if is_due and not training.pending:  # gradients that wait for the optimiser would be lost
             started, is_due = time.perf_counter(), False
-            save(checkpoint.Place(*_at(run, feed.epoch, done), run.loader.state_dict()))
+            save(run.place(feed.epoch, done, run.loader.state_dict()))
             timer.other_s += time.perf_counter() - started
+    _count(timer, training.finish())
     feed.end()
 
 
-def _at(run: Run, epoch: int, step: int) -> tuple[str, int, int, int, int, int, str, int]:
-    config = run.job.config
-    return (
-        run.job.run_id, epoch, step, run.global_step, run.world.world_size, config.batch_size, config.sampler,
-        config.seed,
-    )  # fmt: skip
+def _count(timer: StepTimer, seconds: tuple[float, float]) -> None:
+    computing_s, communicating_s = seconds
+    timer.compute_s += computing_s
+    if timer.comm_s is not None:
+        timer.comm_s += communicating_s
 
 
 def _save(run: Run, prepared: Prepared, schedule: StepLR, place: checkpoint.Place) -> None:

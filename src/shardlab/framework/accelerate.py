@@ -1,4 +1,4 @@
-"""Hugging Face Accelerate: prepare, accelerator.backward, predictions gathered for the metrics."""
+"""Hugging Face Accelerate: prepare, accelerator.backward, the counts of the metrics reduced over the ranks."""
 
 from __future__ import annotations
 

@@ -13,7 +13,6 @@ from shardlab.framework._prepared import Prepared
 from shardlab.world import World
 
 SEVERAL_RANKS = False
-LINES = 0  # what a user writes beyond the loop
 
 
 def open(

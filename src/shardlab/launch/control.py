@@ -8,6 +8,7 @@ still to come, and prepared loaders keep their workers.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -61,7 +62,7 @@ def measure(
     request = job.folder / "control.json"
     control = control_of(job, nproc, steps_left)
     request.write_bytes(msgspec.json.encode(
-        ControlRequest(str(out), nproc, job.spec, job.facts, control, os.getpid(), argv)
+        ControlRequest(str(out), nproc, job.spec, job.facts, control, os.getpid(), flags_of(job, argv))
     ))  # fmt: skip
     env = without_rendezvous(os.environ) | {VARIABLE: str(request)}
     # The flags travel in the request: torchrun would take --nproc and its like for its own.
@@ -82,8 +83,43 @@ def measure(
         _end(process)
     if out.exists():
         return msgspec.json.decode(out.read_bytes(), type=ControlReading)
-    last = (said or "").strip().splitlines()[-1:] or [f"exit code {process.returncode}"]
-    return ControlReading(None, None, f"the control run failed: {last[0]}")
+    last = last_words(said or "") or f"exit code {process.returncode}"
+    return ControlReading(None, None, f"the control run failed: {last}{_collated(job)}")
+
+
+def last_words(said: str) -> str:
+    r"""The line that says why a control ended. Below torchrun it stands above a report of torchrun's own.
+
+    >>> last_words("shardlab: Traceback ...\n  File ...\n\nrank 1 failed: no memory\n")
+    'rank 1 failed: no memory'
+    >>> last_words("shardlab: rank 0 failed: no memory\nW1130 1 torch/distributed/elastic/m/api.py:9] Sending\n==\n")
+    'rank 0 failed: no memory'
+    >>> last_words("[rank0]: OSError: no memory\nE1130 1 torch/distributed/elastic/m/api.py:9] failed\n")
+    'OSError: no memory'
+    """
+    before_report = re.split(r"^[EW]\d.*elastic/\S+/api\.py:\d+\] ", said, maxsplit=1, flags=re.MULTILINE)[0]
+    last = before_report.strip().rpartition("\n")[2]
+    return re.sub(r"^(shardlab|\[rank\d+\]): ", "", last)
+
+
+def flags_of(job: Job, argv: list[str]) -> list[str]:
+    """The flags of the run, with the framework that it came to.
+
+    ``auto`` would come to another in the control of a node with one rank of several. The last of two flags holds.
+    """
+    return argv if job.train is None else [*argv, "--framework", job.train.framework]
+
+
+def _collated(job: Job) -> str:
+    """What a failed control of a training has to say about how its batches were made."""
+    if job.train is None or job.facts.collate is None:
+        return ""
+    if job.facts.collate:
+        return f" (its random samples went through the dataset's own {job.facts.collate})"
+    return (
+        " (its batches were stacked, as the dataset's own collate_fn cannot be had without the dataset. "
+        "Cure: make it a static method, or a function of a module)"
+    )
 
 
 def control_of(job: Job, nproc: int, steps_left: int) -> Control:

@@ -7,7 +7,7 @@ global rank 0 gathers what all found out and prints it.
 from __future__ import annotations
 
 import os
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -25,7 +25,7 @@ from shardlab.errors import RunFailed, ShardlabError, UsageError
 from shardlab.launch import control as controls
 from shardlab.launch import probe, rundir, session
 from shardlab.launch.copies import NodeOutcome
-from shardlab.launch.rows import keep
+from shardlab.launch.rows import keep, keep_all_ledgers
 from shardlab.launch.spec import spec_of
 from shardlab.launch.summary import Outcome, ledger_file, outcome_of
 from shardlab.launch.watch import Watched, monitored
@@ -67,7 +67,8 @@ def run(
             "--repeats needs fresh processes for each run", config.repeats, [1], "start the job again"
         )
     dist.init_process_group(
-        "gloo" if config.device == "cpu" else "cpu:gloo,cuda:nccl", timeout=timedelta(seconds=output.timeout)
+        "gloo" if config.device == "cpu" else "cpu:gloo,cuda:nccl",
+        timeout=timedelta(seconds=min(output.timeout, rank.SILENCE_S)),
     )
     request = controls.requested()
     folder = Path(_from_leader(world, str(rundir.create()) if world.is_node_leader else ""))
@@ -88,6 +89,7 @@ def run(
     except BaseException as error:
         lifeline.forget_workers()
         failure = lifeline.write_failure(folder, world.rank, error)
+        _keep_what_was_delivered(folder)
         if failure.is_echo:
             if world.is_node_leader:
                 remove_run_folder(folder)
@@ -98,6 +100,14 @@ def run(
     finally:
         if world.is_node_leader:
             remove_run_folder(folder)
+
+
+def _keep_what_was_delivered(folder: Path) -> None:
+    """The ledgers of training that failed, of this node's ranks: by any rank that still lives, as one may not."""
+    with suppress(OSError, ShardlabError, msgspec.DecodeError):  # what is told is why it failed
+        job = Job.load(folder)
+        if job.train is not None and job.results is not None:
+            keep_all_ledgers(Path(job.results) / "ledger", job)
 
 
 def refuse_disagreement(world: World) -> None:
@@ -184,7 +194,7 @@ def _bring_together(
         )
         node = session.node_outcome(job, world.local_world_size, watched, reading)
     share = Share(tuple(report for report in mine if report.row.rank == world.rank), node)
-    shares = [msgspec.json.decode(raw, type=Share) for raw in gather_bytes(msgspec.json.encode(share))]
+    shares = [msgspec.msgpack.decode(raw, type=Share) for raw in gather_bytes(msgspec.msgpack.encode(share))]
     _collect_ledgers(job, world, sorted({report.row.epoch for report in mine}))
     outcome = None
     if world.rank == 0:

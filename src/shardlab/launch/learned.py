@@ -16,7 +16,7 @@ def last_learned(reports: Sequence[EpochReport]) -> Learned | None:
 
 
 def curve(run_id: str, reports: Sequence[EpochReport]) -> list[StepRecord]:
-    """The loss of each step, the mean over the ranks that took it: what the optimiser steps on."""
+    """The loss of each step, the mean over the ranks that took it."""
     rows = []
     for epoch in sorted({report.row.epoch for report in reports}):
         learned = [report.learned for report in reports if report.row.epoch == epoch and report.learned]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -47,4 +48,7 @@ def keep_all_ledgers(folder: Path, job: Job) -> None:
             continue
         folder.mkdir(parents=True, exist_ok=True)
         _, epoch, rank = file.name.split("-")
-        np.save(folder / f"{job.run_id}-{rank}-{epoch}.npy", ledger.read(file).indices, allow_pickle=False)
+        kept = folder / f"{job.run_id}-{rank}-{epoch}.npy"
+        partial = kept.with_name(f".{kept.stem}-{os.getpid()}.npy")  # several ranks of a joined run may do this
+        np.save(partial, ledger.read(file).indices, allow_pickle=False)
+        partial.replace(kept)
