@@ -187,7 +187,7 @@ def test_trainer_and_ddp_take_the_same_steps(
     assert found.row["accuracy"] * 101 == pytest.approx(round(found.row["accuracy"] * 101), abs=1e-9)
     said = re.findall(r"Accuracy [^)]*\)", found.said)
     assert said == re.findall(r"Accuracy [^)]*\)", expected.said)
-    assert "on 101 samples" in said[0]
+    assert "on the 101 labels" in said[0]
     lives = [file.read_text().split() for file in tmp_path.glob("life-*")]
     assert lives == [["made", "gone"] * 2] * (2 * ranks)  # none is in memory while the next epoch trains
 
