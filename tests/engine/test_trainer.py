@@ -135,9 +135,7 @@ def test_without_transformers_the_cure_is_said(monkeypatch: pytest.MonkeyPatch) 
 
 
 LOADERS = {
-    "keyed": "shardlab.datapath.keyed.KeyedLoader",
     "ring": "shardlab.datapath.ring.RingPath",
-    "distributed": "torch.utils.data.dataloader.DataLoader",
     "accelerate": "accelerate.data_loader.DataLoaderDispatcher",
 }
 

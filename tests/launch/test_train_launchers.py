@@ -74,8 +74,6 @@ def curve(scene: Scene, run_id: str) -> list[float]:
         ("torchrun", "ddp", "distributed", 2),
         ("torchrun", "accelerate", "ring", 1),
         ("accelerate", "ddp", "keyed", 1),
-        ("accelerate", "accelerate", "accelerate", 2),
-        ("notebook_launcher", "ddp", "distributed", 2),
         ("notebook_launcher", "accelerate", "keyed", 1),
     ],
 )
