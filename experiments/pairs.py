@@ -12,6 +12,7 @@ import statistics
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -98,7 +99,7 @@ def measure(comparison: Comparison, pairs: int) -> Row:
         statistics.median(x.samples_per_s for x in firsts), statistics.median(y.samples_per_s for y in seconds),
         middle(x.copies for x in firsts), middle(y.copies for y in seconds),
         reads(outcomes[-1][0]), reads(outcomes[-1][1]),
-        " ".join(argv_of(comparison.a)), " ".join(argv_of(comparison.b)),
+        published(comparison.a), published(comparison.b),
     )  # fmt: skip
 
 
@@ -112,6 +113,11 @@ def runs(flags: dict[str, Any], repeats: int, results: str) -> Iterator[Outcome]
 def argv_of(flags: dict[str, Any]) -> list[str]:
     """As on the command line."""
     return [word for name, value in flags.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+
+
+def published(flags: dict[str, Any]) -> str:
+    """The flags in one text, files of this folder as one names them from the checkout."""
+    return " ".join(argv_of(flags)).replace(f"{Path(__file__).parent}/", "experiments/")
 
 
 def middle(values: Iterable[float | None]) -> float | None:
