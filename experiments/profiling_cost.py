@@ -31,7 +31,7 @@ from publishing import publish
 from shardlab import dataset, plugins
 from shardlab.config import RunConfig, parse
 from shardlab.dataset import DatasetSpec
-from shardlab.engine.loop import LoopTools, run_epoch
+from shardlab.engine.loop import Feed, LoopTools, compute_on
 from shardlab.index.ledger import Ledger
 from shardlab.launch import rundir, session
 from shardlab.launch.spec import spec_of
@@ -98,7 +98,9 @@ def one_rank(spec: DatasetSpec, batch: int, folder: Path) -> Callable[[bool], fl
 
     def epoch(with_ledger: bool) -> float:
         log = Ledger.create(folder / "ledger", len(raw)) if with_ledger else NoLedger()
-        done = run_epoch(loader, 1, log, tools, None, None)
+        feed = Feed(loader, 1, log, tools, None, None)
+        compute_on(feed, None)
+        done = feed.end()
         if isinstance(log, Ledger):
             log.close()
         return done.cpu_s

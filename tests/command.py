@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,15 @@ class Ended:
     def said(self) -> str:
         """Standard error with its line breaks and columns as single spaces."""
         return " ".join(self.stderr.split())
+
+
+def code_of(main: Callable[[list[str]], int], *flags: str) -> int:
+    """The exit code of a command in this process; the parser leaves by itself."""
+    try:
+        return main(list(flags))
+    except SystemExit as ended:
+        assert isinstance(ended.code, int)
+        return ended.code
 
 
 def profile(*flags: object, results: Path, deadline_s: float = 240) -> Ended:

@@ -8,12 +8,9 @@ import fcntl
 import math
 import multiprocessing
 import os
-import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, make_dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,6 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from full_disk import file_size_limit
 from shardlab import csvlog, filelock
 from shardlab.csvlog import append, check_writable, read_rows
 from shardlab.errors import RunFailed, UsageError
@@ -33,17 +31,6 @@ from shardlab.world import host_name
 class Row:
     who: Any
     n: Any = 0
-
-
-@contextmanager
-def file_size_limit(limit: int) -> Iterator[None]:
-    """The kernel refuses to grow any file of this process beyond ``limit`` bytes, as a full disk does."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def written(folder: Path, value: Any) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from command import profile
+from command import code_of, profile
 from shardlab import profile as command
 from shardlab.__main__ import main as shardlab
 from shardlab.world import JOIN_VARIABLES
@@ -19,15 +19,6 @@ def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in JOIN_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
-
-
-def code_of(*flags: str) -> int:
-    """The exit code of the command in this process; the parser leaves by itself."""
-    try:
-        return command.main(list(flags))
-    except SystemExit as ended:
-        assert isinstance(ended.code, int)
-        return ended.code
 
 
 WRONG = [
@@ -64,7 +55,7 @@ WRONG = [
 def test_wrong_usage_exits_with_2_and_names_rule_value_and_choices(
     flags: str, parts: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert code_of(*flags.split(), "--dry-run") == 2
+    assert code_of(command.main, *flags.split(), "--dry-run") == 2
     printed = capsys.readouterr()
     said = " ".join(printed.err.split())
     assert not [part for part in parts if part not in said], said
@@ -83,7 +74,7 @@ def test_wrong_usage_exits_with_2_and_names_rule_value_and_choices(
 def test_wrong_arguments_of_a_dataset_exit_with_2_before_any_rank_starts(
     dataset: str, parts: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert code_of("--dataset", dataset) == 2
+    assert code_of(command.main, "--dataset", dataset) == 2
     printed = capsys.readouterr()
     (said,) = printed.err.splitlines()
     assert not [part for part in parts if part not in said], said
@@ -96,7 +87,7 @@ def test_some_of_a_launchers_variables_are_not_enough_to_join(
 ) -> None:
     for name in present:
         monkeypatch.setenv(name, "1")
-    assert code_of() == 2
+    assert code_of(command.main) == 2
     said = capsys.readouterr().err
     assert "RANK, LOCAL_RANK, WORLD_SIZE must be set together" in said
     assert f"only {', '.join(present)}" in said
@@ -105,14 +96,14 @@ def test_some_of_a_launchers_variables_are_not_enough_to_join(
 
 
 def test_nothing_is_written_by_wrong_usage(tmp_path: Path) -> None:
-    assert code_of("--sampler", "nonsense") == 2
+    assert code_of(command.main, "--sampler", "nonsense") == 2
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_dry_run_says_what_would_run_and_runs_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert code_of("--dry-run", "--store", "inherited") == 0
+    assert code_of(command.main, "--dry-run", "--store", "inherited") == 0
     lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert (lines["store"], lines["start_method"], lines["sampler"]) == ("inherited", "fork", "distributed")
     assert list(tmp_path.iterdir()) == []
@@ -131,7 +122,7 @@ def test_a_dry_run_says_what_would_run_and_runs_nothing(
 def test_a_flag_without_effect_is_said_aloud(
     flags: str, why: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert code_of("--dry-run", *flags.split()) == 0
+    assert code_of(command.main, "--dry-run", *flags.split()) == 0
     (note,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("Note: "))
     name = next(word for word in reversed(flags.split()) if word.startswith("--"))
     assert name.removeprefix("--").removeprefix("no-") in note
@@ -139,7 +130,7 @@ def test_a_flag_without_effect_is_said_aloud(
 
 
 def test_help_lists_every_sampler_and_store_with_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert code_of("--help") == 0
+    assert code_of(command.main, "--help") == 0
     said = " ".join(capsys.readouterr().out.split())
     for name in ("distributed", "accelerate-shard", "sharded", "inherited", "reader", "mmap", "synthetic"):
         assert f"{name}: " in said or f"{name}:" in said

@@ -16,7 +16,7 @@ import pytest
 
 import trainees
 from by_hand import outcome, report
-from command import train
+from command import code_of, train
 from shardlab import train as command
 from shardlab.config import RunConfig
 from shardlab.engine.report import EpochReport, Learned, load_reports
@@ -33,15 +33,6 @@ def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in JOIN_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
-
-
-def code_of(*flags: str) -> int:
-    """The exit code of the command in this process; the parser leaves by itself."""
-    try:
-        return command.main(list(flags))
-    except SystemExit as ended:
-        assert isinstance(ended.code, int)
-        return ended.code
 
 
 def rows(folder: Path, name: str) -> list[dict[str, str]]:
@@ -87,7 +78,7 @@ WRONG = [
 def test_wrong_usage_exits_with_2_and_names_rule_value_and_choices(
     flags: str, parts: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert code_of(*flags.split()) == 2
+    assert code_of(command.main, *flags.split()) == 2
     printed = capsys.readouterr()
     said = " ".join(printed.err.split())
     assert not [part for part in parts if part not in said], said
@@ -121,7 +112,7 @@ def test_what_is_evaluated_follows_from_what_is_trained_on(dataset: str, given: 
 def test_a_dry_run_says_what_would_be_trained_and_trains_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert code_of("--dry-run", "--epochs", "3") == 0
+    assert code_of(command.main, "--dry-run", "--epochs", "3") == 0
     lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert (lines["framework"], lines["dataset"], lines["batch_size"]) == ("ddp", "mnist", "64")
     assert (lines["eval_dataset"], lines["epochs"], lines["warmup"]) == ("mnist:test", "3", "0")
@@ -129,7 +120,7 @@ def test_a_dry_run_says_what_would_be_trained_and_trains_nothing(
 
 
 def test_help_lists_every_framework_with_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert code_of("--help") == 0
+    assert code_of(command.main, "--help") == 0
     said = " ".join(capsys.readouterr().out.split())
     assert not [name for name in ("single: ", "ddp: ", "accelerate: ") if name not in said]
 

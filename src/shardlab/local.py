@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from shardlab import csvlog
+from shardlab.bar import Bar
 from shardlab.config import OutputConfig
 from shardlab.errors import ExitCode
 from shardlab.launch import control, lonely, session
@@ -16,7 +17,7 @@ from shardlab.launch.learned import curve
 from shardlab.launch.summary import Outcome
 from shardlab.plan import Resolved
 from shardlab.records import row
-from shardlab.show import Bar, console, show
+from shardlab.show import console, show
 from shardlab.trainconfig import TrainConfig
 from shardlab.verdict import not_a_number
 

@@ -32,6 +32,11 @@ def mib(nbytes: float | None) -> str:
     return "-" if nbytes is None else f"{nbytes / 2**20:,.1f}"
 
 
+def many(number: int | None, what: str) -> str:
+    """``1 rank``, ``2 ranks``."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
 def spans(numbers: Iterable[int]) -> str:
     """``1-3, 5`` for 1, 2, 3, 5.
 
@@ -147,7 +152,7 @@ def _speed(outcome: Outcome) -> Iterator[str]:
     if figures.samples_per_s is None or not rows:
         return
     waiting = max(rows, key=lambda row: row.wait_s)
-    text = f"{figures.samples_per_s:,.0f} different samples/s on {figures.world_size} ranks"
+    text = f"{figures.samples_per_s:,.0f} different samples/s on {many(figures.world_size, 'rank')}"
     if figures.stall_ratio is not None:
         text += f"; ranks stall {figures.stall_ratio:.0%} of their time"
     yield f"{text}; rank {waiting.rank} waited longest for its batches, {waiting.wait_s:.2f} s."

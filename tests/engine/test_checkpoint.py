@@ -7,12 +7,10 @@ import itertools
 import math
 import os
 import random
-import resource
 import signal
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -37,6 +35,7 @@ from torch.optim.lr_scheduler import (
     StepLR,
 )
 
+from full_disk import file_size_limit
 from ranks import each_rank, new_job
 from shardlab.engine._flatten import packed, unpacked
 from shardlab.engine.checkpoint import Place, latest, load, read_place, save
@@ -457,17 +456,6 @@ def die_at_random(world: Any, inherited: Any, folder: Path) -> None:
 
 def test_a_kill_at_any_moment_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
     on_ranks(tmp_path, 1, die_at_random, tmp_path / "saved")
-
-
-@contextmanager
-def file_size_limit(limit: int) -> Iterator[None]:
-    """The kernel refuses to grow any file of this process beyond ``limit`` bytes, as a full disk does."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @pytest.mark.parametrize("limit", [0, 300, 2000, 12000])

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from shardlab.engine.batch import computation
-from shardlab.engine.loop import Epoch, LoopTools, length_of, run_epoch
+from shardlab.engine.loop import Epoch, Feed, LoopTools, compute_on, length_of
 from shardlab.errors import RunFailed, UsageError
 from shardlab.index import ledger as ledgers
 from shardlab.index.ledger import RankLedger
@@ -81,7 +81,9 @@ def epoch_of(
     chosen = {
         "device": torch.device("cpu"), "words": None, "progress": lambda *_: None, "max_steps": None,
     }  # fmt: skip
-    epoch = run_epoch(loader, number, log, LoopTools(**chosen | tools), holder, expected, compute)
+    feed = Feed(loader, number, log, LoopTools(**chosen | tools), holder, expected)
+    compute_on(feed, compute)
+    epoch = feed.end()
     log.close()
     return epoch, ledgers.read(folder / "ledger")
 

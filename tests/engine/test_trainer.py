@@ -5,20 +5,16 @@ from __future__ import annotations
 import csv
 import importlib
 import importlib.util
-import json
 import os
 import re
-import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from command import SOURCE, Ended
+from command import train
 from shardlab.errors import UsageError
-from shardlab.world import without_rendezvous
 
 slow = pytest.mark.slow
 needs_transformers = pytest.mark.skipif(
@@ -92,27 +88,6 @@ def users_file(tmp_path: Path) -> Path:
     file = tmp_path / "users_images.py"
     file.write_text(USERS_FILE)
     return file
-
-
-def train(*flags: object, results: Path, deadline_s: float = 240) -> Ended:
-    """``python -m shardlab.train`` with ``flags``, to its end, in a process group of its own."""
-    command = [sys.executable, "-m", "shardlab.train", "--json", "--quiet", "--results", str(results)]
-    process = subprocess.Popen(
-        [*command, *map(str, flags)],
-        env={**without_rendezvous(os.environ), "PYTHONPATH": SOURCE},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        out, err = process.communicate(timeout=deadline_s)
-    except BaseException:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-        raise
-    return Ended(process.returncode, json.loads(out) if out.strip() else None, err)
 
 
 def losses(results: Path) -> list[float]:

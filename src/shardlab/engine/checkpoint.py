@@ -22,7 +22,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from shardlab.collective import broadcast_bytes, on_all
-from shardlab.engine import _disk, _flatten
+from shardlab.engine import _disk, _flatten, _generators
 from shardlab.engine._disk import STATE
 from shardlab.engine._flatten import Change, OptimizerFacts, Tensors
 from shardlab.errors import UsageError
@@ -92,7 +92,7 @@ def save(
     rank, world_size = _here()
     _check(place, world_size, keep)
     failed = f"rank {rank} has generators that cannot be saved"
-    streams = on_all(world_size, lambda: bytes_of(_flatten.random_parts()), failed)
+    streams = on_all(world_size, lambda: bytes_of(_generators.random_parts()), failed)
     target = folder / f"step-{place.global_step:08d}"
 
     def lead() -> bytes:
@@ -240,5 +240,5 @@ def _changes(
         _flatten.model_change(model, weights, state.tied),
         _flatten.optimizer_change(optimizer, states, state.optimizer),
         _flatten.schedule_change(schedule, state.schedule),
-        _flatten.random_change(mine, key),
+        _generators.random_change(mine, key),
     ]

@@ -155,21 +155,6 @@ def compute_on(feed: Feed, compute: Callable[[Any], None] | None) -> None:
         del batch
 
 
-def run_epoch(
-    loader: Any,
-    epoch: int,
-    ledger: Ledger,
-    tools: LoopTools,
-    holder: Holder | None,
-    expected_steps: int | None,
-    compute: Callable[[Any], None] | None = None,
-) -> Epoch:
-    """Run one epoch, with ``compute`` on each batch; see :class:`Feed`."""
-    feed = Feed(loader, epoch, ledger, tools, holder, expected_steps)
-    compute_on(feed, compute)
-    return feed.end()
-
-
 def length_of(loader: Any) -> int | None:
     """``len(loader)``, or None where it has none."""
     try:

@@ -15,7 +15,7 @@ waited, as the bits of a float64, and samples trained on."""
 
 
 @dataclass(frozen=True)
-class Place:
+class Reached:
     """How far a rank is. ``samples`` of this epoch were trained on, ``wait_s`` was spent waiting for them."""
 
     epoch: int
@@ -56,12 +56,12 @@ class ProgressFile:
         self._cells[base + 3], self._cells[base + 4] = struct.unpack("qq", struct.pack("dd", loss, wait_s))
         self._cells[base + 5] = samples
 
-    def read(self) -> list[Place]:
+    def read(self) -> list[Reached]:
         """Of each local rank."""
         values = self._cells.tolist()
-        return [_place(values[at : at + FIELDS]) for at in range(0, len(values), FIELDS)]
+        return [_reached(values[at : at + FIELDS]) for at in range(0, len(values), FIELDS)]
 
 
-def _place(cells: list[int]) -> Place:
+def _reached(cells: list[int]) -> Reached:
     loss, wait_s = struct.unpack("dd", struct.pack("qq", *cells[3:5]))
-    return Place(cells[0], cells[1], cells[2], loss, wait_s, cells[5])
+    return Reached(cells[0], cells[1], cells[2], loss, wait_s, cells[5])

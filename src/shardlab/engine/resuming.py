@@ -9,7 +9,7 @@ from torch.optim.lr_scheduler import StepLR
 
 from shardlab import plugins
 from shardlab.engine import _disk, checkpoint
-from shardlab.engine._flatten import random_change, random_parts
+from shardlab.engine._generators import random_change, random_parts
 from shardlab.engine.trainee import Run
 from shardlab.errors import UsageError
 from shardlab.framework import Prepared

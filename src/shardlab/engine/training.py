@@ -15,7 +15,7 @@ from torch.optim.lr_scheduler import StepLR
 from shardlab import plugins
 from shardlab.collective import on_all
 from shardlab.engine import checkpoint, model
-from shardlab.engine._flatten import seed
+from shardlab.engine._generators import seed
 from shardlab.engine.job import Job
 from shardlab.engine.loop import Feed
 from shardlab.engine.resuming import refuse_what_fails_later, resume

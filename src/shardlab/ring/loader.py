@@ -84,18 +84,13 @@ class RingLoader:
         if head[Head.TURN] != turn:
             raise RunFailed(f"ring slot {slot} holds another turn where {turn} was due: this is a bug")
         buffer, is_batch = head[Head.BUFFER], not head[Head.END] and head[Head.SAMPLES] > 0
-        self._take(slot, turn)
+        self._turns[slot] = self._words[Member.TAKEN] = turn  # a reader may write that head again
         if not is_batch:
             self.ring.semaphores.post(self.ring.free(buffer))
             return None
         part = self.ring.buffers[buffer][:]  # an object of its own, which only views of it keep
         self._held[buffer] = Held(part, self.step - 1, turn, partial(self._let_go, buffer))
         return decode(part)
-
-    def _take(self, slot: int, turn: int) -> None:
-        """The head of this slot was read: a reader may write there again."""
-        self._turns[slot] = turn
-        self._words[Member.TAKEN] = turn
 
     def prepare(self, epoch: int, consumed: int, steps: int, mine: int) -> None:
         """What comes next: ``steps`` steps of an epoch, -1 to the end of a stream, ``mine`` for this rank."""
@@ -147,8 +142,8 @@ class RingLoader:
             head = self.ring.head(slot, self.rank)
             if head[Head.TURN] > self._turns[slot]:
                 self._wait(self.ring.filled(slot, self.rank))
+                self._turns[slot] = head[Head.TURN]
                 taken = max(taken, head[Head.TURN])
-                self._take(slot, head[Head.TURN])
                 self.ring.semaphores.post(self.ring.free(head[Head.BUFFER]))
         self._words[Member.TAKEN] = taken
 
@@ -209,9 +204,7 @@ class Epoch:
         return self._loader.next_of(self._number)
 
 
-def _leave(
-    ring: Ring, rank: int, crew: Crew | None, held: dict[int, Held], pid: int
-) -> None:
+def _leave(ring: Ring, rank: int, crew: Crew | None, held: dict[int, Held], pid: int) -> None:
     """This rank takes part no more: it closed its loader, dropped it, or is about to end."""
     if os.getpid() != pid:
         return
