@@ -110,6 +110,9 @@ def test_git_state_of_a_checkout_follows_its_files(tmp_path: Path):
     git(tmp_path, "commit", "-m", "first")
     sha, dirty = kernel.git_state(tmp_path)
     assert sha and len(sha) == 40 and dirty is False
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "runs.csv").write_text("measured with this code")
+    assert kernel.git_state(tmp_path) == (sha, False)
     (tmp_path / "kernel.py").write_text("2")
     assert kernel.git_state(tmp_path) == (sha, True)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -24,13 +25,16 @@ class Machine:
         self.root = root
         self.now = 0.0
 
-    def put(self, pid: int, rss: int, pss: int = 0, state: str = "S", switches: int = 0) -> None:
+    def put(
+        self, pid: int, rss: int, pss: int = 0, state: str = "S", switches: int = 0, peak: int | None = None
+    ) -> None:
         folder = self.root / str(pid)
         folder.mkdir(exist_ok=True)
         (folder / "statm").write_text(f"9 {rss // PAGE} 0 0 0 0 0\n")
         (folder / "smaps_rollup").write_text(f"Rss: {rss // 1024} kB\nPss: {pss // 1024} kB\n")
         (folder / "stat").write_text(f"{pid} (x) {state} 1 1 0 -1 0 0 0 0 0 1 2 3 4 20 0 1 0 {pid} 1 2 3")
-        (folder / "status").write_text(f"voluntary_ctxt_switches:\t{switches}\n")
+        most = "" if peak is None else f"VmHWM:\t{peak // 1024} kB\n"
+        (folder / "status").write_text(f"{most}voluntary_ctxt_switches:\t{switches}\n")
 
     def pause(self, seconds: float) -> None:
         self.now += seconds
@@ -109,6 +113,36 @@ def test_a_process_that_is_gone_leaves_the_peaks_as_they_are(machine: Machine):
     line.tick()
     assert line.rss_peak_bytes == 64 * MIB
     assert line.pss_peak_bytes == MIB
+
+
+def test_what_processes_held_between_two_samples_is_in_the_peak(machine: Machine, tmp_path: Path):
+    """The launcher was large before; then ranks hold 80 and 70 MiB for a moment, and one grows without a spike."""
+    line = Timeline("run", "here", str(tmp_path), machine.root, pss_always=True)
+    held = (
+        [(1, 100, 500)],
+        [(1, 100, 500), (2, 20, 80), (3, 20, 70)],
+        [(1, 100, 500), (2, 90, 90), (3, 20, 70)],
+    )
+    procs, sums = [Proc(pid, pid, 0) for pid in (1, 2, 3)], []
+    for moment in held:
+        role = "rank" if len(sums) == 2 else "other"  # it is the same process when it is known as a rank
+        line.procs = [replace(proc, role=role) for proc in procs[: len(moment)]]
+        for pid, rss, peak in moment:
+            machine.put(pid, rss * MIB, rss * MIB, peak=peak * MIB)
+        line.tick()
+        sums.append((line.pss_peak_bytes or 0) // MIB)
+        machine.now += 0.1
+    assert sums == [100, 100 + 80 + 70, 100 + 80 + 70]
+    line.phase = timeline.FEEDING
+    for peak in (160, 900):  # what it had before it read from shared pages, and what the mapping of those makes it
+        machine.put(2, 90 * MIB, 90 * MIB, peak=peak * MIB)
+        line.tick()
+    assert line.phase_peaks == {timeline.BUILDING: 280 * MIB, timeline.FEEDING: 210 * MIB}
+    assert line.pss_peak_bytes == 280 * MIB
+    line.flush()
+    rows = csvlog.read_rows(tmp_path / "memory.csv")
+    spikes = [int(row["spike_bytes"]) // MIB for row in rows if row["spike_bytes"]]
+    assert spikes == [0, 0, 60, 50, 0, 0, 0, 0, 70, 0]
 
 
 def test_no_process_at_all_has_no_peak(machine: Machine):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -10,7 +11,17 @@ from shardlab.measure import procfs
 from shardlab.measure.procfs import PROC
 
 CGROUP = Path("/sys/fs/cgroup")
-_FILES = {1: ("memory.limit_in_bytes", "memory.usage_in_bytes"), 2: ("memory.max", "memory.current")}
+FILES = {1: ("memory.limit_in_bytes", "memory.usage_in_bytes"), 2: ("memory.max", "memory.current")}
+"""Of each version: the limit, and what is used of it."""
+
+SWAP_FILES = {
+    1: ("memory.memsw.limit_in_bytes", "memory.memsw.usage_in_bytes"),
+    2: ("memory.swap.max", "memory.swap.current"),
+}
+"""The same of swap, which version 1 counts together with memory; missing where the kernel does not account for it."""
+
+_CACHE = {1: ("total_inactive_file", "total_active_file"), 2: ("inactive_file", "active_file")}
+_UNWRITTEN = {1: ("total_dirty", "total_writeback"), 2: ("file_dirty", "file_writeback")}
 
 
 class MemoryLimit(NamedTuple):
@@ -23,16 +34,31 @@ class MemoryLimit(NamedTuple):
 
 def memory_limit(root: Path = PROC, cgroup_root: Path = CGROUP) -> MemoryLimit:
     """The tightest limit of this process's cgroup and its ancestors, and the usage of the one that has it."""
-    version, groups = _memory_groups(root, cgroup_root)
+    version, groups = memory_groups(root, cgroup_root)
     if version is None:
         return MemoryLimit(None, None, None)
-    limit_file, used_file = _FILES[version]
+    limit_file, used_file = FILES[version]
     limits = [(procfs.cgroup_bytes(text(group / limit_file)), group) for group in groups]
     known = [(limit, group) for limit, group in limits if limit is not None]
     if not known:
         return MemoryLimit(version, None, None)
     limit, group = min(known, key=lambda pair: pair[0])
     return MemoryLimit(version, limit, procfs.cgroup_bytes(text(group / used_file)))
+
+
+def clean_cache_bytes(stat: str, version: int) -> int:
+    """What of a group's usage is page cache that the kernel can drop at once, from its ``memory.stat``.
+
+    ::
+
+        inactive_file 100, active_file 50, file_dirty 30, file_writeback 10    110 of 150
+
+    Dirty pages have to be written first, and may not be in time. Shared memory is in none of these, though it is
+    counted as ``file`` and ``cache``: it can only be swapped.
+    """
+    sizes = {name: int(size) for name, size in re.findall(r"^(\w+) (\d+)$", stat, re.MULTILINE)}
+    cache, unwritten = (sum(sizes.get(name, 0) for name in of[version]) for of in (_CACHE, _UNWRITTEN))
+    return max(cache - unwritten, 0)
 
 
 def cpus(root: Path = PROC, cgroup_root: Path = CGROUP) -> float | None:
@@ -57,12 +83,14 @@ def text(path: Path) -> str:
         return ""
 
 
-def _memory_groups(root: Path, cgroup_root: Path) -> tuple[int | None, list[Path]]:
-    """Version of the cgroups that limit memory, and this process's own with its ancestors, nearest first."""
-    paths = procfs.cgroup_paths(text(root / "self/cgroup"))
+def memory_groups(
+    root: Path = PROC, cgroup_root: Path = CGROUP, pid: int | str = "self"
+) -> tuple[int | None, list[Path]]:
+    """Version of the cgroups that limit memory, and a process's own with its ancestors, nearest first."""
+    paths = procfs.cgroup_paths(text(root / str(pid) / "cgroup"))
     if "memory" in paths:
         return 1, list(_ancestors(cgroup_root / "memory", paths["memory"]))
-    if "" in paths and (cgroup_root / "cgroup.controllers").exists():
+    if "" in paths and "memory" in text(cgroup_root / "cgroup.controllers").split():
         return 2, list(_ancestors(cgroup_root, paths[""]))
     return None, []
 

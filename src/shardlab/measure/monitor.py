@@ -12,15 +12,17 @@ import signal
 import sys
 import time
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import msgspec
 
 from shardlab.measure import settle, tree
 from shardlab.measure.barrier import Barrier
+from shardlab.measure.census.result import Subject
 from shardlab.measure.databytes import read_data
-from shardlab.measure.reading import read_tree, summarise
+from shardlab.measure.progress import ProgressFile
+from shardlab.measure.reading import HoldReading, read_tree, summarise
 from shardlab.measure.supervise import (
     CONFIG_NAME,
     END_NAME,
@@ -34,7 +36,7 @@ from shardlab.measure.supervise import (
     stop,
     write,
 )
-from shardlab.measure.timeline import SHARE, Timeline
+from shardlab.measure.timeline import BUILDING, FEEDING, SHARE, Timeline
 from shardlab.process import remove_run_folder
 
 __all__ = ["Monitor", "MonitorConfig", "MonitorEnd", "main", "read_hold", "start", "stop"]
@@ -58,7 +60,9 @@ class Monitor:
         self.run_dir = run_dir
         self.config = config
         self.barrier = barrier
-        self.timeline = Timeline(config.run_id, config.node, config.results)
+        self.timeline = Timeline(
+            config.run_id, config.node, config.results, pss_always=config.pss_timeline
+        )
         self.hold_cpu_s = 0.0
         self._told_to_stop = False
         self._parent = tree.start_ticks_of(config.parent_pid)
@@ -77,6 +81,8 @@ class Monitor:
                     self.hold_cpu_s += time.process_time() - before
                 if time.monotonic() >= self._next_refresh:
                     self._refresh()
+                if self.config.pss_timeline:
+                    self.timeline.phase = self._phase()
                 self.timeline.tick()
                 self._next_tick = time.monotonic() + TICK_S
         self.timeline.flush()
@@ -109,6 +115,13 @@ class Monitor:
             if time.monotonic() >= deadline:
                 return
 
+    def _phase(self) -> str:
+        """What the ranks do: build what they read from, until all of them have begun an epoch."""
+        if self.timeline.phase == FEEDING:
+            return FEEDING
+        progress = ProgressFile.of(self.run_dir)
+        return FEEDING if progress is not None and all(rank.epoch for rank in progress.read()) else BUILDING
+
     def _refresh(self) -> None:
         """Look at the process tree again; on a machine with many processes less often."""
         began = time.monotonic()
@@ -119,7 +132,8 @@ class Monitor:
         living = {proc.pid for proc in self.timeline.procs}
         self.barrier.lose(rank for rank, pid in ranks.items() if pid not in living)
         now = time.monotonic()
-        self._next_refresh = now + max(REFRESH_S, SHARE * (now - began))
+        share = 0 if self.config.pss_timeline else SHARE  # a peak is wanted, whatever it costs
+        self._next_refresh = now + max(REFRESH_S, share * (now - began))
 
     def _hold(self, epoch: int) -> None:
         """Read the memory of all while they wait, and let them go on."""
@@ -143,10 +157,30 @@ class Monitor:
             epoch=epoch, t_s=self.timeline.t_s, hold_s=time.monotonic() - began,
             absent_ranks=self.barrier.absent(epoch), reasons=reasons,
         )
+        if self.config.census:
+            reading = self._with_census(reading)
         write(self.run_dir / hold_name(epoch), reading)
         self.timeline.record(read)
         answers = {rank: asdict(memory) for rank, memory in reading.by_rank.items()}
         self.barrier.release(epoch, answers, reading.complete, reading.reasons.get("absent_ranks", ""))
+
+    def _with_census(self, reading: HoldReading) -> HoldReading:
+        """The reading, and what the content of the memory says; the ranks are held still."""
+        from shardlab.measure.census.take import take  # numpy, for those who ask for it
+
+        found = tree.descendants([proc.pid for proc in self.timeline.procs], skip=[os.getpid()])
+        families = tree.families(found, tree.read_cmdline)
+        census = take([
+            Subject(proc.pid, families.get(proc.pid, proc.pid), proc.rank, proc.role == "worker")
+            for proc in self.timeline.procs
+        ])  # fmt: skip
+        reasons = dict(reading.reasons)
+        if census.unreadable:
+            reasons["census"] = "; ".join(sorted(set(census.unreadable.values())))
+        duplicate = None if census.unreadable else census.duplicate_bytes
+        return replace(
+            reading, census_duplicate_bytes=duplicate, census_cpu_s=census.cpu_s, reasons=reasons
+        )
 
     def _trim(self, epoch: int, reasons: dict[str, str]) -> None:
         """Have the held ranks and their workers give free memory back, and wait until they have."""
@@ -180,6 +214,7 @@ def main(argv: list[str]) -> int:
         hold_cpu_s=monitor.hold_cpu_s,
         samples=timeline.samples,
         reason=timeline.reason,
+        feeding_peak_bytes=timeline.phase_peaks.get(FEEDING),
     )
     if config.clean_run_dir and monitor.parent_is_gone():
         monitor.wait_until_nobody_lives()

@@ -133,6 +133,12 @@ def status_switches(text: str) -> int | None:
     return sum(map(int, counts)) if counts else None
 
 
+def status_rss_peak(text: str) -> int | None:
+    """Most resident bytes so far, from ``status``: ``VmHWM:    2264 kB``; None where the kernel keeps none."""
+    match = re.search(r"^VmHWM:\s+(\d+) kB$", text, re.MULTILINE)
+    return int(match[1]) * 1024 if match else None
+
+
 def cgroup_paths(text: str) -> dict[str, str]:
     """Controller to path, from ``/proc/self/cgroup``; the unified hierarchy has the name ``""``.
 
@@ -177,6 +183,14 @@ def read_stat(pid: int, root: Path = PROC) -> Stat | None:
         return None
 
 
+def read_rss_peak(pid: int, root: Path = PROC) -> int | None:
+    """Most resident bytes of a process so far; ``None`` where it is gone or the kernel does not say."""
+    try:
+        return status_rss_peak(read(pid, "status", root))
+    except OSError:
+        return None
+
+
 def memory(pid: int, root: Path = PROC) -> Memory:
     """Memory of a process. Raises ProcessLookupError where it is gone, PermissionError where it is not ours.
 
@@ -187,8 +201,8 @@ def memory(pid: int, root: Path = PROC) -> Memory:
     try:
         text = read(pid, "smaps_rollup", root)
     except ProcessLookupError:
-        text = read(pid, "smaps", root)  # kernels before 4.14 have no rollup
-    found = smaps_rollup(text)
+        text = ""
+    found = smaps_rollup(text or read(pid, "smaps", root))  # kernels before 4.14 have no rollup, and it may be hidden
     if found.rss_bytes is None:
         raise ProcessLookupError(f"{pid} has no memory any more")  # a zombie prints nothing
     return found

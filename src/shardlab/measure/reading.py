@@ -39,6 +39,7 @@ class HoldReading:
     ``used_bytes`` = anon + shmem + memfd_untouched + file_resident: each page of the tree and each page of
     the dataset's own files once, and no page of program files. ``by_rank`` is a rank's process and its
     workers. ``None`` is unknown, and ``reasons`` says why; unreadable processes make the sums lower bounds.
+    ``census_duplicate_bytes`` is what by content is there more than once, where a census was asked for.
     """
 
     epoch: int
@@ -58,6 +59,8 @@ class HoldReading:
     by_rank: dict[int, Memory]
     rank_process: dict[int, Memory]
     hold_s: float
+    census_duplicate_bytes: int | None = None
+    census_cpu_s: float | None = None
     reasons: dict[str, str] = field(default_factory=dict)
 
 

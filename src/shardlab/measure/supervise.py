@@ -33,7 +33,8 @@ class MonitorConfig:
     joined job, where only the ranks and their descendants count. ``parent_pid`` is the process whose death
     ends the monitor; ``clean_run_dir`` has it remove the run's folder then. ``results`` is the folder of
     ``memory.csv``; None writes none. ``store_file`` is RUN_DIR/store.json where it is None.
-    ``dataset_files`` are files that the dataset maps or reads itself.
+    ``dataset_files`` are files that the dataset maps or reads itself. ``pss_timeline`` reads PSS of all in every
+    sample, ``census`` compares the content of their memory at each hold.
     """
 
     run_id: str
@@ -46,11 +47,14 @@ class MonitorConfig:
     dataset_files: tuple[str, ...] = ()
     hold_timeout_s: float = 60.0
     clean_run_dir: bool = False
+    pss_timeline: bool = False
+    census: bool = False
 
 
 @dataclass(frozen=True)
 class MonitorEnd:
-    """What ``monitor-end.json`` says. Peaks are of sums over the tree.
+    """What ``monitor-end.json`` says. Peaks are of sums over the tree; those while ranks build and while they are fed
+    are known where PSS of all was read in every sample.
 
     PSS is read at once at holds and put together from single readings between them; RSS, in every sample,
     counts a shared page once for each process. CPU time is the monitor's own, that of its start
@@ -64,6 +68,7 @@ class MonitorEnd:
     hold_cpu_s: float
     samples: int
     reason: str = ""
+    feeding_peak_bytes: int | None = None
 
 
 def start(run_dir: Path, config: MonitorConfig) -> subprocess.Popen[bytes]:

@@ -8,6 +8,34 @@ from dataclasses import dataclass, field
 import numpy as np
 
 
+@dataclass(frozen=True)
+class Mark:
+    """How far an epoch was: steps done, bytes of their batches, and what they had taken, less what was spent held."""
+
+    steps: int
+    nbytes: int
+    wall_s: float
+    cpu_s: float
+
+
+def prepared_while_held(first: Mark, held: Mark, after: Mark) -> tuple[float, float]:
+    """Seconds, and processor seconds, that an epoch lacks because its rank was held before a step.
+
+    Whoever reads ahead, workers or a ring's reader, goes on meanwhile, and the next step finds its batch ready; of
+    epochs of a dozen steps that is a twelfth. The step should have taken for its bytes what those between the
+    ``first`` and the hold took for theirs; ``after`` says what it took. Nothing where there is no such step.
+
+    >>> prepared_while_held(Mark(1, 8, 5.0, 5.0), Mark(11, 88, 15.0, 25.0), Mark(12, 96, 15.25, 25.0))
+    (0.75, 2.0)
+    """
+    between = held.nbytes - first.nbytes
+    if held.steps == first.steps or between <= 0:
+        return 0.0, 0.0
+    part = (after.nbytes - held.nbytes) / between  # the last batch may be a small one
+    due_s, due_cpu_s = part * (held.wall_s - first.wall_s), part * (held.cpu_s - first.cpu_s)
+    return due_s - (after.wall_s - held.wall_s), due_cpu_s - (after.cpu_s - held.cpu_s)
+
+
 @dataclass
 class StepTimer:
     """Wait, compute, communication and the rest, each measured by itself.
@@ -18,7 +46,7 @@ class StepTimer:
     none of the figures.
     """
 
-    started_s: float = field(default_factory=time.perf_counter)
+    started_s: float = field(default_factory=lambda: time.perf_counter())
     waits_s: list[float] = field(default_factory=list)
     compute_s: float = 0.0
     comm_s: float | None = None

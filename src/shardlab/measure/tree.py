@@ -15,6 +15,7 @@ _SERVANTS = {
     "multiprocessing.forkserver": "forkserver",
     "multiprocessing.resource_tracker": "tracker",
     "torch_shm_manager": "tracker",
+    "torch/_inductor/compile_worker": "other",
 }
 _GONE = ("Z", "X", "x")
 
@@ -85,9 +86,19 @@ def classify(
         else:
             plain = "other" if proc.rank is None else "worker"
             forked = stat.ppid in found and _forked(pid, stat, found[stat.ppid], cmdline)
-            proc = replace(proc, role=plain if forked else _servant(cmdline(pid)) or plain)
+            proc = replace(proc, role=plain if forked else servant(cmdline(pid)) or plain)
         procs[pid] = proc
     return _numbered([proc for proc in procs.values() if found[proc.pid].state not in _GONE])
+
+
+def families(found: Mapping[int, Stat], cmdline: Callable[[int], str]) -> dict[int, int]:
+    """Of each process of :func:`descendants`, parents first: the pid from which it descends by forks alone."""
+    of: dict[int, int] = {}
+    for pid, stat in found.items():
+        parent = found.get(stat.ppid)
+        forked = parent is not None and stat.ppid in of and _forked(pid, stat, parent, cmdline)
+        of[pid] = of[stat.ppid] if forked else pid
+    return of
 
 
 def read_cmdline(pid: int, root: Path = PROC) -> str:
@@ -143,7 +154,8 @@ def _forked(pid: int, stat: Stat, parent: Stat, cmdline: Callable[[int], str]) -
     return stat.start_stack == parent.start_stack and cmdline(pid) == cmdline(stat.ppid)
 
 
-def _servant(cmdline: str) -> str | None:
+def servant(cmdline: str) -> str | None:
+    """What multiprocessing or torch started such a program for; ``None`` for any other."""
     return next((role for name, role in _SERVANTS.items() if name in cmdline), None)
 
 

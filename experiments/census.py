@@ -1,0 +1,155 @@
+"""How fast is a census, and what does being watched cost a job?
+
+Hypothesis: a census of 4 processes reads, hashes and counts at no less than 0.3 of the speed at which
+``process_vm_readv`` alone reads the same pages; and a job that is watched, a census included, does its steps no less
+than 3 % slower.
+
+How to read the answer: rows of kind ``speed`` are rounds of reading 4 private arrays, bare and in a census, in
+turn; ``ratio`` is the census's bytes/s over the bare ones. Rows of kind ``watched`` are steps/s of a job of two
+processes in windows in turn, with ``shardlab.watch --pid`` beside it and without; ``ratio`` is with over without. The
+last line of each kind has the median and its 95 % interval.
+
+    python experiments/census.py [--mb N] [--rounds N] [--seconds S]
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.sharedctypes import Synchronized
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+
+from commandline import span
+from publishing import publish
+from shardlab.intervals import Ratio
+from shardlab.measure.census.pages import data_mappings, resident
+from shardlab.measure.census.reading import Reader
+from shardlab.measure.census.result import Subject
+from shardlab.measure.census.take import take
+
+PROCESSES = 4
+SPAWN = multiprocessing.get_context("spawn")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A round of one kind; ``bare`` and ``with_census`` are bytes/s, or steps/s without the watch and with it."""
+
+    kind: str
+    round: int
+    bare: float
+    with_census: float
+    ratio: float
+    duplicate_bytes: int | None
+
+
+def hold(conn: Connection, mb: int) -> None:
+    """An array until told to end."""
+    kept = np.random.default_rng(0).integers(0, 256, mb << 20, np.uint8)
+    conn.send(os.getpid())
+    conn.recv()
+    assert kept.size
+
+
+def work(steps: Synchronized[int], over: Synchronized[int]) -> None:
+    """Gather and add up batches of rows, as a rank does."""
+    data = np.random.default_rng(0).random((1 << 16, 1 << 10), dtype=np.float32)  # 256 MiB
+    draw = np.random.default_rng(1)
+    while not over.value:
+        data[draw.integers(0, len(data), 64)].sum()
+        steps.value += 1
+
+
+def bare_bytes_per_s(pids: list[int]) -> float:
+    """Every resident page of data, read and not looked at."""
+    page, read, spent = os.sysconf("SC_PAGESIZE"), 0, 0.0
+    for pid in pids:
+        with Reader(pid, page) as reader, open(f"/proc/{pid}/pagemap", "rb", buffering=0) as pagemap:
+            wanted = [
+                pages
+                for mapping, _ in data_mappings(pid, ())
+                for pages, _ in resident(pagemap.fileno(), mapping, page)
+            ]
+            began = time.perf_counter()
+            read += sum(reader.read(pages) for pages in wanted)
+            spent += time.perf_counter() - began
+    return read / spent
+
+
+def speed(mb: int, rounds: int) -> list[Row]:
+    """Both, in turn, on the same processes."""
+    pipes = []
+    for _ in range(PROCESSES):
+        near, far = SPAWN.Pipe()
+        SPAWN.Process(target=hold, args=(far, mb), daemon=True).start()
+        pipes.append(near)
+    pids = [pipe.recv() for pipe in pipes]
+    rows = []
+    for number in range(rounds):
+        bare = bare_bytes_per_s(pids)
+        census = take([Subject(pid, pid) for pid in pids])
+        counted = census.read_bytes / census.wall_s
+        rows.append(Row("speed", number, bare, counted, counted / bare, census.duplicate_bytes))
+    for pipe in pipes:
+        pipe.send(None)
+    return rows
+
+
+def watched(rounds: int, seconds: float) -> list[Row]:
+    """Steps/s of a job that goes on, window by window."""
+    over = SPAWN.Value("i", 0, lock=False)
+    counts = [SPAWN.Value("q", 0, lock=False) for _ in range(2)]
+    ranks = [SPAWN.Process(target=work, args=(count, over)) for count in counts]
+    for rank in ranks:
+        rank.start()
+    time.sleep(5)
+
+    def steps_per_s() -> float:
+        began, before = time.perf_counter(), sum(count.value for count in counts)
+        time.sleep(seconds)
+        return (sum(count.value for count in counts) - before) / (time.perf_counter() - began)
+
+    command = [sys.executable, "-m", "shardlab.watch", "--quiet", "--results", "none"]
+    rows = []
+    for number in range(rounds):
+        bare = steps_per_s()
+        watch = subprocess.Popen(
+            [*command, *(word for rank in ranks for word in ("--pid", str(rank.pid)))],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        with_watch = steps_per_s()
+        watch.terminate()
+        watch.wait()
+        rows.append(Row("watched", number, bare, with_watch, with_watch / bare, None))
+    over.value = 1
+    for rank in ranks:
+        rank.join()
+    return rows
+
+
+def main() -> None:
+    """Both questions."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--mb", type=int, default=500, help="MiB of each of 4 processes")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--seconds", type=float, default=15, help="of each window of the job that is watched")
+    options = parser.parse_args()
+    rows = [*speed(options.mb, options.rounds), *watched(options.rounds, options.seconds)]
+    for kind in ("speed", "watched"):
+        of = [row for row in rows if row.kind == kind]
+        found = Ratio.of([row.with_census for row in of], [row.bare for row in of])
+        print(f"{kind}: {found.value:.3f}{span(found.low, found.high, '.3f')} of {of[0].bare:,.0f}")
+    publish("census.csv", rows)
+
+
+if __name__ == "__main__":
+    main()
