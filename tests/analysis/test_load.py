@@ -25,7 +25,7 @@ def run(run_id: str, **measured: Any) -> RunRecord:
     unknown: dict[str, Any] = dict.fromkeys(ENVIRONMENT)
     environment = {**unknown, "git_dirty": True, "cores": 2, "load_1m": 0.5}
     started_at = "2026-03-01T12:00:00+02:00"
-    return RunRecord(SCHEMA_VERSION, run_id, started_at, RunConfig(), Measured(**measured), environment)
+    return RunRecord(SCHEMA_VERSION, run_id, started_at, None, 0, RunConfig(), Measured(**measured), environment)
 
 
 def rank(run_id: str, rank: int, **values: Any) -> RankRecord:

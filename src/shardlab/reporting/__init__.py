@@ -1,0 +1,1 @@
+"""One offline HTML page from a folder of results: sentences, tables and pictures, every one read off the rows."""
