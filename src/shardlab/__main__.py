@@ -8,6 +8,10 @@ import sys
 COMMANDS = {
     "profile": "measure copies, speed and delivery of a data path",
     "train": "train a model through a data path, and measure the same",
+    "compare": "measure several ways of feeding the ranks in turn, and name the best",
+    "predict": "say whether a bigger job fits into memory, from a few small runs",
+    "watch": "say what a job that is not ours holds in memory, and why",
+    "report": "write the results of a folder as one page",
     "shard": "write a dataset as a folder of shards",
 }
 

@@ -10,14 +10,14 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from shardlab.engine.progress import ProgressFile, Reached
+from shardlab.measure.progress import ProgressFile, Reached
 
 
 class Bar:
     """A progress bar over the phases of a run; nothing where nobody looks."""
 
-    def __init__(self, nproc: int, epochs: int, *, quiet: bool) -> None:
-        self.nproc, self.epochs = nproc, epochs
+    def __init__(self, epochs: int, *, quiet: bool) -> None:
+        self.epochs = epochs
         console = Console(file=sys.stderr)
         self._progress = Progress(
             TextColumn("{task.description}"),
@@ -52,10 +52,13 @@ class Bar:
 
     def watch(self, run_dir: Path) -> None:
         """Show the slowest rank's place."""
-        if self._progress.disable or not (run_dir / "progress").exists():
+        if self._progress.disable:
             return
         if self._file is None or self._file[0] != run_dir:
-            self._file = run_dir, ProgressFile(run_dir, self.nproc)
+            found = ProgressFile.of(run_dir)
+            if found is None:
+                return
+            self._file = run_dir, found
         places = self._file[1].read()
         slowest = min(places, key=lambda place: (place.epoch, place.steps))
         epoch, steps, expected = slowest.epoch, slowest.steps, slowest.expected

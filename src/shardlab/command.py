@@ -7,6 +7,7 @@ from dataclasses import asdict
 
 from shardlab.config import OutputConfig, RunConfig
 from shardlab.errors import ExitCode
+from shardlab.explain import explained
 from shardlab.plan import Resolved, resolve
 from shardlab.process import die_with
 from shardlab.trainconfig import TrainConfig, resolve_training
@@ -27,9 +28,12 @@ def control_argv() -> list[str] | None:
 
 def run(config: RunConfig, output: OutputConfig, argv: list[str], train: TrainConfig | None = None) -> int:
     """Measure what the flags say, with a model in training where there is ``train``. The exit code."""
+    if output.explain is not None:
+        print(explained(output.explain))
+        return int(ExitCode.OK)
     joining = is_joining()
     world = World.from_env() if joining else None
-    cuda = config.device == "auto" and _has_cuda(world.local_world_size if world else config.nproc)
+    cuda = config.device == "auto" and has_cuda(world.local_world_size if world else config.nproc)
     resolved = resolve(config, joining=joining, cuda=cuda)
     if train is not None:
         train = resolve_training(train, resolved.config, world.world_size if world else config.nproc)
@@ -56,7 +60,7 @@ def _dry_run(resolved: Resolved, output: OutputConfig, train: TrainConfig | None
     return int(ExitCode.OK)
 
 
-def _has_cuda(nproc: int) -> bool:
+def has_cuda(nproc: int) -> bool:
     """Whether each rank has an accelerator of its own, asked without loading torch where there is none."""
     if not os.path.exists("/dev/nvidiactl"):
         return False

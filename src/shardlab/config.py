@@ -94,7 +94,19 @@ class OutputConfig:
     json: Annotated[bool, arg(help="Print one JSON object on stdout, all else on stderr.")] = False
     quiet: Annotated[bool, arg(help="No progress bar.")] = False
     timeout: Annotated[float, arg(help="Seconds after which sizing, run or control is ended.")] = 1800.0
+    control: Annotated[
+        bool, arg(help="Run the control; --no-control takes half the time and leaves copies unknown.")
+    ] = True
+    pss_timeline: Annotated[
+        bool, arg(help="Read PSS of every process all the time: true peaks, and a slower run.")
+    ] = False
+    census: Annotated[
+        bool, arg(help="Compare the content of all processes' memory too: census_copies, a proof of copies.")
+    ] = False
     keep_ledger: Annotated[bool, arg(help="Keep every delivered index under RESULTS/ledger/.")] = False
+    explain: Annotated[
+        str | None, arg(metavar="NAME", help="Say what a number or a column means, and stop.")
+    ] = None
     dry_run: Annotated[bool, arg(help="Check the flags, say what would run, and stop.")] = False
 
     def __post_init__(self) -> None:
@@ -134,6 +146,24 @@ def compute_seconds(text: str) -> float | None:
     if match is None:
         raise UsageError("--compute must be a known kind of work", text, ["none", "5ms (any number)", "cnn"])
     return float(match[1]) / 1000
+
+
+def argv_of(config: RunConfig) -> list[str]:
+    """The command line that gives this config.
+
+    >>> argv_of(RunConfig(sampler="ring", shuffle=False))
+    ['--sampler', 'ring', '--no-shuffle']
+    """
+    words: list[str] = []
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if value == field.default:
+            continue
+        if isinstance(value, bool):
+            words.append(flag(field.name) if value else flag(f"no_{field.name}"))
+        else:
+            words += [flag(field.name), str(value)]
+    return words
 
 
 def changed_flags(config: RunConfig) -> set[str]:

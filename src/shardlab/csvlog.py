@@ -26,11 +26,11 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
-from shardlab.errors import RunFailed, UsageError
+from shardlab.errors import RowsLost, UsageError
 from shardlab.filelock import locked
 from shardlab.records import row
 
-FILES = ("runs.csv", "nodes.csv", "ranks.csv", "memory.csv")
+FILES = ("runs.csv", "nodes.csv", "ranks.csv", "memory.csv", "training.csv", "compare.csv")
 
 _ELSEWHERE = "name another folder with --results"
 _CURES = {
@@ -50,7 +50,7 @@ def append(folder: Path, name: str, rows: Sequence[Any]) -> None:
     ``true`` and ``false``; floats read back exactly; a line break in a string becomes a space; a string that
     a spreadsheet would run as a formula (it starts with ``=``, ``+`` or ``@``) gets a leading ``'``.
 
-    Raises RunFailed where the rows could not be written; the rows that were there before stay.
+    Raises RowsLost where the rows could not be written; the rows that were there before stay.
     """
     if not name.endswith(".csv"):
         raise ValueError(f"the name of a results file ends in .csv, not {name!r}")
@@ -66,7 +66,7 @@ def append(folder: Path, name: str, rows: Sequence[Any]) -> None:
         while not _appended(path, head, body):
             pass
     except OSError as error:
-        raise RunFailed(
+        raise RowsLost(
             f"{path}: {len(rows)} rows ({len(body)} bytes) could not be written: {error.strerror}; "
             f"earlier rows are kept. Cure: {_CURES.get(error.errno or 0, _ELSEWHERE)}"
         ) from error

@@ -28,6 +28,10 @@ class RunFailed(ShardlabError):
     """The run started and did not end well."""
 
 
+class RowsLost(RunFailed):
+    """Rows could not be written: whoever measures on would lose those that follow too."""
+
+
 class Interrupted(ShardlabError):
     """A signal asked for the end; ``code`` is the exit code that tells so, ``then`` what became of the work."""
 

@@ -12,7 +12,7 @@ from shardlab import csvlog
 from shardlab.bar import Bar
 from shardlab.config import OutputConfig
 from shardlab.errors import ExitCode
-from shardlab.launch import control, lonely, session
+from shardlab.launch import control, control_run, lonely, session
 from shardlab.launch.learned import curve
 from shardlab.launch.summary import Outcome
 from shardlab.plan import Resolved
@@ -28,7 +28,7 @@ def run_local(
     """Measure, show, and say by the exit code whether every sample arrived."""
     request = control.requested()
     if request is not None:
-        session.run_control(request, resolved.config, output.timeout, train)
+        control_run.run_control(request, resolved.config, output, train)
         return int(ExitCode.OK)
     lonely.refuse_a_lonely_launch(module_of(train))
     csvlog.check_writable(Path(output.results))
@@ -36,7 +36,7 @@ def run_local(
     config = resolved.config
     outcomes: list[Outcome] = []
     try:
-        with Bar(config.nproc, config.warmup + config.epochs, quiet=output.quiet) as bar:
+        with Bar(config.warmup + config.epochs, quiet=output.quiet) as bar:
             for outcome in session.run(config, output, argv, bar, train):
                 outcomes.append(outcome)
                 bar.step_aside()

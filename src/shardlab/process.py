@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
+from types import ModuleType, TracebackType
 
 SHM = Path("/dev/shm")
 _PR_SET_PDEATHSIG = 1
@@ -48,6 +48,21 @@ def die_with_starter() -> None:
         os._exit(1)
 
     threading.Thread(target=wait, name="starter", daemon=True).start()
+
+
+@contextmanager
+def without_main() -> Iterator[None]:
+    """Processes that are spawned meanwhile do not import the file that this one was started with.
+
+    A rank has no use for it, and would hold what a command or a script imports, which the ranks of the control,
+    started by another command, do not.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 def ignore_lost_connections() -> None:

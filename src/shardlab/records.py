@@ -7,12 +7,22 @@ The dictionary of all columns is ``results/README.md``.
 from __future__ import annotations
 
 import dataclasses
+import uuid
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 from shardlab.config import RunConfig
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+
+MACHINE = ("hostname", "cpu", "cores", "ram_bytes", "kernel", "torch", "accelerate")
+"""Columns of ``runs.csv`` that have to be the same for two figures to be compared."""
+
+
+def new_run_id() -> str:
+    """A name for the rows of a run that no other run has; names sort by time."""
+    return f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:6]}"
 
 
 @dataclass(frozen=True)
@@ -91,6 +101,9 @@ class NodeRecord:
     used_bytes: int | None
     control_bytes: int | None
     duplicate_bytes: int | None
+    data_private_bytes: int | None
+    data_shared_bytes: int | None
+    data_file_bytes: int | None
     retained_bytes: int | None
     inflight_bytes: int | None
     pss_peak_bytes: int | None
@@ -120,6 +133,7 @@ class MemoryRecord:
     pss_anon_bytes: int | None
     pss_file_bytes: int | None
     pss_shmem_bytes: int | None
+    spike_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -178,6 +192,8 @@ class RunRecord:
     schema_version: int
     run_id: str
     started_at: str
+    comparison: str | None
+    repeat: int
     config: RunConfig
     measured: Measured = field(default_factory=Measured)
     environment: dict[str, str | int | float | None] = field(default_factory=dict)

@@ -13,7 +13,8 @@ from shardlab.config import RunConfig
 from shardlab.launch.summary import Outcome
 from shardlab.plan import path_plugin
 from shardlab.records import RankRecord
-from shardlab.verdict import last_rows, many, mib, verdict
+from shardlab.verdict import last_rows, verdict
+from shardlab.words import many, mib
 
 WIDTH = 100
 

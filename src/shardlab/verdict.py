@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from statistics import median
 
+from shardlab.choosing import ONE_COPY
 from shardlab.launch.learned import curve, last_learned
 from shardlab.launch.summary import Outcome, ended_early
 from shardlab.plan import path_plugin
 from shardlab.records import NodeRecord, RankRecord
+from shardlab.words import many, mib, spans
 
-MANY_COPIES = 1.1  # less is one copy; more may be, where the interval is wide
 SLOW = 1.5  # times as long as the others computes a rank that is named
 NOTABLE = 0.05  # of the dataset: in-flight and retained bytes below it are not worth a sentence
 
@@ -25,31 +26,6 @@ def verdict(outcome: Outcome) -> list[str]:
     sentences += _speed(outcome)
     sentences += _learned(outcome)
     return sentences
-
-
-def mib(nbytes: float | None) -> str:
-    """Bytes as MiB for the screen; unknown is a dash."""
-    return "-" if nbytes is None else f"{nbytes / 2**20:,.1f}"
-
-
-def many(number: int | None, what: str) -> str:
-    """``1 rank``, ``2 ranks``."""
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
-
-
-def spans(numbers: Iterable[int]) -> str:
-    """``1-3, 5`` for 1, 2, 3, 5.
-
-    >>> spans([5, 1, 2, 3])
-    '1-3, 5'
-    """
-    runs: list[list[int]] = []
-    for number in sorted(numbers):
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
 def last_rows(outcome: Outcome) -> list[RankRecord]:
@@ -68,10 +44,10 @@ def _memory(outcome: Outcome, node: NodeRecord) -> Iterator[str]:
     bound = "at least " if node.unreadable else ""
     interval = f"{node.copies_low:.2f} to {node.copies_high:.2f}"
     text = f"{where} holds {bound}{node.copies:.1f} copies of the dataset ({interval})"
-    if node.copies > MANY_COPIES and (node.copies_low or 0) > 1:
+    if node.copies > ONE_COPY and (node.copies_low or 0) > 1:
         yield f"{text}, {mib(node.duplicate_bytes)} MiB of it duplicate."
         yield from _cures(outcome, node)
-    elif node.copies > MANY_COPIES:
+    elif node.copies > ONE_COPY:
         yield f"{text}: not clear of one copy."
     else:
         yield f"{text}: nothing to save."

@@ -86,6 +86,15 @@ def is_joining(env: Mapping[str, str] | None = None) -> bool:
     return bool(present)
 
 
+def refuse_to_join(command: str) -> None:
+    """Raises UsageError where a launcher started this process: the command starts ranks of its own."""
+    if is_joining():
+        raise UsageError(
+            f"{command} starts its own ranks", "RANK, LOCAL_RANK and WORLD_SIZE of another launcher",
+            cure="start it without torchrun or accelerate launch",
+        )  # fmt: skip
+
+
 def without_rendezvous(env: Mapping[str, str]) -> dict[str, str]:
     """The environment less all that would make a child process join this job."""
     return {

@@ -14,11 +14,11 @@ from shardlab import csvlog, plugins
 from shardlab.dataset._content import words_of_batch
 from shardlab.engine.job import Job
 from shardlab.engine.loop import Feed, LoopTools
-from shardlab.engine.progress import ProgressFile
 from shardlab.engine.report import EpochReport, Learned, rank_row
 from shardlab.index import ledger as ledgers
 from shardlab.index.ledger import Ledger
 from shardlab.measure.hold import Holder
+from shardlab.measure.progress import ProgressFile
 from shardlab.store import Store
 from shardlab.world import World
 
@@ -101,6 +101,7 @@ class Epochs:
             tuple(loader.describe()) if hasattr(loader, "describe") else (),
             getattr(loader, "held_bytes", None),
             learned,
+            epoch.paced_s,
         ).save(job.folder)
         if job.results is not None:
             csvlog.append(Path(job.results), "ranks.csv", [row])

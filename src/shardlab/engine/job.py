@@ -33,7 +33,9 @@ class Control:
 class Job:
     """A resolved run. ``run_dir`` is its own and goes with it; ``results`` is None where no rows are kept.
 
-    With ``train`` a model is trained; else the batches are read and no more.
+    With ``train`` a model is trained; else the batches are read and no more. ``repeat`` counts runs of the same
+    configuration, in a ``comparison`` of several where it is part of one. ``pss_timeline``: the monitor reads PSS
+    of every process all the time.
     """
 
     run_id: str
@@ -46,6 +48,10 @@ class Job:
     timeout_s: float = 1800.0
     joined: bool = False
     train: TrainConfig | None = None
+    comparison: str | None = None
+    repeat: int = 0
+    pss_timeline: bool = False
+    census: bool = False
 
     @property
     def folder(self) -> Path:

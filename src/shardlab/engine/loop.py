@@ -16,7 +16,7 @@ from shardlab.engine.batch import read_every_byte, to_device
 from shardlab.errors import RunFailed
 from shardlab.index.ledger import Ledger
 from shardlab.measure.hold import Holder, HoldReply
-from shardlab.measure.timer import StepTimer
+from shardlab.measure.timer import Mark, StepTimer, prepared_while_held
 from shardlab.measure.tree import tree_cpu_s
 
 Words = Callable[[Any], NDArray[np.uint64]]
@@ -26,7 +26,8 @@ Words = Callable[[Any], NDArray[np.uint64]]
 class Epoch:
     """What one rank saw in one epoch; ``batch_bytes`` is of all its batches.
 
-    ``hold`` is None where nobody read its memory.
+    ``hold`` is None where nobody read its memory. ``paced_s`` and ``cpu_s`` are what the epoch takes where nobody is
+    held: the seconds of the timer, and what was prepared meanwhile.
     """
 
     timer: StepTimer
@@ -36,6 +37,7 @@ class Epoch:
     largest_batch_bytes: int
     cpu_s: float
     hold: HoldReply | None
+    paced_s: float
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,7 @@ class Feed:
         self._ledger, self._tools, self._holder = ledger, tools, holder
         self._bytes = self._largest = 0
         self._hold: HoldReply | None = None
+        self._marks: list[Mark] = []  # after the first step, when held, after the step that followed
         self._cpu_start = tree_cpu_s(os.getpid())
         self._iterator: Any = None
         self._loader = loader
@@ -125,9 +128,11 @@ class Feed:
             cpu_s = tree_cpu_s(os.getpid()) - self._cpu_start
             if self._holder is not None and self._hold is None:
                 self._holder.ended(self.epoch)
+            wall_lost_s, cpu_lost_s = prepared_while_held(*self._marks) if len(self._marks) == 3 else (0.0, 0.0)
             self._ended = Epoch(
-                self.timer, self.steps, self.length, self._bytes, self._largest, cpu_s, self._hold
-            )
+                self.timer, self.steps, self.length, self._bytes, self._largest, cpu_s + cpu_lost_s, self._hold,
+                self.timer.wall_s + wall_lost_s,
+            )  # fmt: skip
         return self._ended
 
     def _step_is_over(self) -> None:
@@ -136,13 +141,21 @@ class Feed:
             self._given = False
             self.steps += 1
             self._tools.progress(self.steps, None if self.last is None else self.last + 1)
+            if self._holder is not None and (self.steps == 1 or len(self._marks) == 2):
+                self._mark()
             self.timer.other_s += time.perf_counter() - started
 
     def _be_held(self, holder: Holder) -> None:
+        if len(self._marks) == 1:
+            self._mark()
         started, cpu = time.perf_counter(), tree_cpu_s(os.getpid())
         self._hold = holder.hold(self.epoch)
         self.timer.held_s += time.perf_counter() - started
         self._cpu_start += tree_cpu_s(os.getpid()) - cpu
+
+    def _mark(self) -> None:
+        cpu_s = tree_cpu_s(os.getpid()) - self._cpu_start
+        self._marks.append(Mark(self.steps, self._bytes, self.timer.wall_s, cpu_s))
 
 
 def compute_on(feed: Feed, compute: Callable[[Any], None] | None) -> None:

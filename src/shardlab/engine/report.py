@@ -37,7 +37,7 @@ class EpochReport:
     """``row`` is the rank's row of ``ranks.csv``; the rest is summed up in ``runs.csv``, or shown.
 
     ``notes`` are the loader's own lines on the epoch, ``held_bytes`` the bytes of the files that it opened; of
-    loaders that say so.
+    loaders that say so. ``paced_s``: see :class:`shardlab.engine.loop.Epoch`.
     """
 
     row: RankRecord
@@ -50,6 +50,7 @@ class EpochReport:
     notes: tuple[str, ...] = ()
     held_bytes: int | None = None
     learned: Learned | None = None
+    paced_s: float | None = None
 
     def save(self, run_dir: Path) -> None:
         """Write it where the launcher looks for it, whole or not at all.
@@ -106,7 +107,7 @@ def rank_row(
         wait_p50_s=timer.wait_percentile_s(50),
         wait_p99_s=timer.wait_percentile_s(99),
         first_batch_s=timer.first_batch_s,
-        samples_per_s=delivered / timer.wall_s if timer.wall_s > 0 else None,
+        samples_per_s=delivered / epoch.paced_s if epoch.paced_s > 0 else None,
         cpu_s=epoch.cpu_s,
         rss_bytes=memory.rss_bytes,
         pss_bytes=memory.pss_bytes,

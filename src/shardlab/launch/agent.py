@@ -25,7 +25,7 @@ from shardlab.engine.rank import main as rank_main
 from shardlab.errors import ExitCode, Interrupted, RunFailed, ShardlabError
 from shardlab.launch import rundir
 from shardlab.launch.probe import describe_failure
-from shardlab.process import call_no_semaphores_leaked, heeded_signals
+from shardlab.process import call_no_semaphores_leaked, heeded_signals, without_main
 
 SHUTDOWN_S = 2  # from SIGTERM to SIGKILL, for a rank that is stopped or stuck
 POLL_S = 0.05
@@ -63,7 +63,7 @@ def launch(job: Job, watch: Callable[[Path], None], inherited: Any = None) -> No
         logs_specs=DefaultLogsSpecs(log_dir=str(logs)),
         signals_to_handle="SIGQUIT",
     )
-    with _Rope(job, watch) as rope:
+    with _Rope(job, watch) as rope, without_main():
         try:
             elastic_launch(config, rank_main)(job.run_dir, inherited)
         except ChildFailedError as error:

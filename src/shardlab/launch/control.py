@@ -19,6 +19,7 @@ import msgspec
 
 from shardlab.dataset import DatasetFacts, DatasetSpec
 from shardlab.engine.job import Control, Job
+from shardlab.measure.monitor import MonitorEnd
 from shardlab.measure.reading import HoldReading
 from shardlab.world import without_rendezvous
 
@@ -41,11 +42,15 @@ class ControlRequest:
 
 @dataclass(frozen=True)
 class ControlReading:
-    """What it measured. ``dataset_bytes`` is the size of one copy of its stand-in."""
+    """What it measured, ``end`` the monitor's account. ``dataset_bytes`` is the size of one copy of its stand-in."""
 
     hold: HoldReading | None
     dataset_bytes: int | None
     why: str = ""
+    end: MonitorEnd | None = None
+
+
+NO_CONTROL = ControlReading(None, None, "no control was run (--no-control)")
 
 
 def requested() -> ControlRequest | None:

@@ -97,6 +97,9 @@ def node_record(
         used_bytes=hold.used_bytes if hold else None,
         control_bytes=outcome.control.used_bytes if outcome.control else None,
         duplicate_bytes=max(0, round((copies.value - 1) * size)) if copies and size else None,
+        data_private_bytes=_more(hold, outcome.control, "anon_bytes"),
+        data_shared_bytes=_more(hold, outcome.control, "shmem_bytes", "memfd_untouched_bytes"),
+        data_file_bytes=_more(hold, outcome.control, "file_resident_bytes"),
         retained_bytes=_retained(hold, outcome.control),
         inflight_bytes=inflight,
         pss_peak_bytes=outcome.end.pss_peak_bytes if outcome.end else None,
@@ -109,6 +112,37 @@ def node_record(
         monitor_cpu_s=outcome.end.monitor_cpu_s if outcome.end else None,
     )
     return record, reasons
+
+
+def census_copies(job: Job, outcome: NodeOutcome, size: int | None) -> tuple[float | None, str]:
+    """Copies by content: the first, and what is there again beyond what repeats in the control; or why not.
+
+    Equal Python objects have no page in common, so that their copies are not seen by content.
+    """
+    hold, control, stand_in = outcome.hold, outcome.control, outcome.control_dataset_bytes
+    if not job.census:
+        return None, "no census was asked for (--census)"
+    if job.facts.objects:
+        return None, "equal Python objects differ by page: copies of them cannot be seen by content"
+    if hold is None or hold.census_duplicate_bytes is None:
+        why = hold.reasons.get("census", "") if hold else ""
+        return None, why or "the ranks were never held to read their memory"
+    if control is None or control.census_duplicate_bytes is None or stand_in is None or not size or size <= stand_in:
+        return None, outcome.why or "the control run gave no reading"
+    more = hold.census_duplicate_bytes - control.census_duplicate_bytes
+    return 1 + more / (size - stand_in), ""
+
+
+def _more(hold: HoldReading | None, control: HoldReading | None, *fields: str) -> int | None:
+    """How much more of these the run held than its control; None where one of them is not known."""
+    held, before = (_sum_of(reading, fields) for reading in (hold, control))
+    return None if held is None or before is None else held - before
+
+
+def _sum_of(reading: HoldReading | None, fields: tuple[str, ...]) -> int | None:
+    values = [getattr(reading, name, None) for name in fields]
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None
 
 
 def _retained(hold: HoldReading | None, control: HoldReading | None) -> int | None:

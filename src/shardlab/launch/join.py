@@ -23,7 +23,7 @@ from shardlab.engine.job import Job
 from shardlab.engine.report import EpochReport, load_reports
 from shardlab.errors import RunFailed, ShardlabError, UsageError
 from shardlab.launch import control as controls
-from shardlab.launch import probe, rundir, session
+from shardlab.launch import control_run, probe, rundir, session
 from shardlab.launch.copies import NodeOutcome
 from shardlab.launch.rows import keep, keep_all_ledgers
 from shardlab.launch.spec import spec_of
@@ -83,7 +83,7 @@ def run(
             rank.run(job, world)
         if request is not None:
             if world.is_node_leader:
-                controls.answer(request, session.control_reading(job, watched))
+                controls.answer(request, control_run.control_reading(job, watched))
             return None
         return _bring_together(job, output, argv, world, watched, started)
     except BaseException as error:
@@ -174,11 +174,14 @@ def _job_or_error(
 ) -> bytes:
     try:
         if request is not None:
-            return msgspec.json.encode(session.control_job(request, config, folder, output.timeout, train))
+            return msgspec.json.encode(control_run.control_job(request, config, folder, output, train))
         csvlog.check_writable(Path(results))
         spec = spec_of(config)
         facts = session.checked(probe.facts_of(spec, folder, output.timeout), config)
-        return msgspec.json.encode(session.new_job(config, spec, facts, folder, results, output.timeout, train))
+        return msgspec.json.encode(session.new_job(
+            config, spec, facts, folder, results, output.timeout, train,
+            pss_timeline=output.pss_timeline, census=output.census,
+        ))
     except ShardlabError as error:
         return f"!{int(error.exit_code)} {error}".encode()
 
@@ -189,9 +192,12 @@ def _bring_together(
     mine = load_reports(job.folder)
     node = None
     if world.is_node_leader:
-        reading = controls.measure(
-            job, world.local_world_size, argv, session.steps_left(mine), joined=True, timeout_s=output.timeout
-        )
+        reading = controls.NO_CONTROL
+        if output.control:
+            reading = controls.measure(
+                job, world.local_world_size, argv, session.steps_left(mine), joined=True,
+                timeout_s=output.timeout,
+            )  # fmt: skip
         node = session.node_outcome(job, world.local_world_size, watched, reading)
     share = Share(tuple(report for report in mine if report.row.rank == world.rank), node)
     shares = [msgspec.msgpack.decode(raw, type=Share) for raw in gather_bytes(msgspec.msgpack.encode(share))]

@@ -7,6 +7,7 @@ that are to be counted.
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -34,13 +35,7 @@ def _in_throw_away_process(spec: DatasetSpec, run_dir: Path, timeout_s: float) -
     out = run_dir / "facts.json"
     (run_dir / "spec.json").write_bytes(msgspec.json.encode(spec))
     try:
-        code = subprocess.run(
-            [sys.executable, "-m", "shardlab.launch.probe", str(run_dir)],
-            env=without_rendezvous(os.environ),
-            stdout=sys.stderr,
-            timeout=timeout_s,
-            check=False,
-        ).returncode
+        code = _exit_code(run_dir, timeout_s)
     except subprocess.TimeoutExpired:
         raise RunFailed(f"building {spec.text} did not end within --timeout {timeout_s:.0f} s") from None
     if out.exists():
@@ -57,6 +52,24 @@ def _in_throw_away_process(spec: DatasetSpec, run_dir: Path, timeout_s: float) -
         error.exit_code = type(error.exit_code)(failure.exit_code)
         raise error
     raise RunFailed(describe_failure(f"building {spec.text} failed", failure))
+
+
+def _exit_code(run_dir: Path, timeout_s: float) -> int:
+    """Of the process; whatever ends the waiting ends it too. Until it has imported all it sleeps through Ctrl-C."""
+    command = [sys.executable, "-m", "shardlab.launch.probe", str(run_dir)]
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        process = subprocess.Popen(command, env=without_rendezvous(os.environ), stdout=sys.stderr)
+    except OSError:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        raise
+    try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        return process.wait(timeout_s)
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
 
 
 def describe_failure(what: str, failure: lifeline.Failure) -> str:

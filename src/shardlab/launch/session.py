@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import gc
 import os
-import uuid
 from collections.abc import Iterator
-from dataclasses import replace
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from shardlab import dataset, plugins
+from shardlab import plugins
 from shardlab.config import OutputConfig, RunConfig
 from shardlab.dataset import DatasetFacts, DatasetSpec
-from shardlab.engine.job import Control, Job
+from shardlab.engine.job import Job
 from shardlab.engine.rank import freeze_what_is_not_data
 from shardlab.engine.report import EpochReport, load_reports
 from shardlab.engine.source import source
-from shardlab.errors import ShardlabError, UsageError
+from shardlab.errors import Interrupted, ShardlabError, UsageError
 from shardlab.launch import control as controls
 from shardlab.launch import probe, rundir
 from shardlab.launch.agent import launch
-from shardlab.launch.control import ControlReading, ControlRequest
+from shardlab.launch.control import NO_CONTROL, ControlReading
 from shardlab.launch.copies import NodeOutcome
 from shardlab.launch.rows import keep
 from shardlab.launch.spec import spec_of
@@ -30,7 +30,7 @@ from shardlab.launch.summary import Outcome, outcome_of
 from shardlab.launch.watch import Watched, monitored
 from shardlab.measure import kernel
 from shardlab.process import prints_to_stderr
-from shardlab.shards import writer
+from shardlab.records import new_run_id
 from shardlab.store import warm_ratio
 from shardlab.trainconfig import TrainConfig
 from shardlab.world import host_name
@@ -53,87 +53,81 @@ def run(
 
     Rows are appended after each run was seen. A run that fails leaves its row before its error is raised.
     """
-    spec = spec_of(config)
-    results = str(Path(output.results).resolve())
-    facts: DatasetFacts | None = None
-    control: ControlReading | None = None
-    for _ in range(config.repeats):
-        with rundir.run_folder() as folder:
-            if facts is None:
-                view.phase("sizing the dataset")
-                facts = checked(probe.facts_of(spec, folder, output.timeout), config)
-            job = new_job(config, spec, facts, folder, results, output.timeout, train)
-            outcome, control = _measure(job, output, argv, view, control)
+    measurement = Measurement(config, output, argv, train)
+    for repeat in range(config.repeats):
+        with measurement.measured(view, repeat) as outcome:
             yield outcome  # shown before it is kept: a full disk must not take the table too
-            keep(outcome, output, job)
 
 
-def _measure(
-    job: Job, output: OutputConfig, argv: list[str], view: Viewer, control: ControlReading | None
-) -> tuple[Outcome, ControlReading | None]:
-    started = datetime.now(UTC).isoformat(timespec="seconds")
-    environment = kernel.environment()
-    watched = Watched()
-    view.phase("measuring")
-    try:
-        run_ranks(job, view, watched)
-    except ShardlabError as error:
-        node = node_outcome(job, job.config.nproc, watched, None, "the run failed")
-        keep(outcome_of(job, started, [node], load_reports(job.folder), environment, str(error)), output, job)
-        raise
-    reports = load_reports(job.folder)
-    if control is None:
-        view.phase("control run")
-        control = controls.measure(
-            job, job.config.nproc, argv, steps_left(reports), joined=False, timeout_s=output.timeout
-        )
-    node = node_outcome(job, job.config.nproc, watched, control)
-    return outcome_of(job, started, [node], reports, environment), control
+@dataclass
+class Measurement:
+    """One configuration, measured as often as one likes: its dataset is sized once, its control run once.
 
+    ``facts`` may be given where the dataset was sized before; ``comparison`` names the runs that belong together.
+    """
 
-def run_control(
-    request: ControlRequest, config: RunConfig, timeout_s: float, train: TrainConfig | None = None
-) -> None:
-    """This process is a control run: measure the stand-ins and hand the reading back."""
-    with rundir.run_folder() as folder:
-        job = control_job(request, config, folder, timeout_s, train)
+    config: RunConfig
+    output: OutputConfig
+    argv: list[str]
+    train: TrainConfig | None = None
+    facts: DatasetFacts | None = None
+    comparison: str | None = None
+    control: ControlReading | None = None
+    ended: NodeOutcome | None = None
+
+    @contextmanager
+    def measured(self, view: Viewer, repeat: int = 0) -> Iterator[Outcome]:
+        """One run in fresh processes, and the control where there was none; rows are appended on leaving.
+
+        A run that fails leaves its row and raises its error.
+        """
+        results = str(Path(self.output.results).resolve())
+        with rundir.run_folder() as folder:
+            if self.facts is None:
+                self.facts = sized(self.config, self.output, view, folder)
+            job = new_job(
+                self.config, spec_of(self.config), checked(self.facts, self.config), folder, results,
+                self.output.timeout, self.train, comparison=self.comparison, repeat=repeat,
+                pss_timeline=self.output.pss_timeline, census=self.output.census,
+            )  # fmt: skip
+            outcome = self._run(job, view)
+            yield outcome
+            keep(outcome, self.output, job)
+
+    def _run(self, job: Job, view: Viewer) -> Outcome:
+        started = datetime.now(UTC).isoformat(timespec="seconds")
+        environment = kernel.environment()
         watched = Watched()
-        run_ranks(job, SILENT, watched)
-        controls.answer(request, control_reading(job, watched))
+        view.phase("measuring")
+        try:
+            run_ranks(job, view, watched)
+        except ShardlabError as error:
+            status = "interrupted" if isinstance(error, Interrupted) else "failed"
+            node = node_outcome(job, job.config.nproc, watched, None, "the run failed")
+            keep(
+                outcome_of(job, started, [node], load_reports(job.folder), environment, str(error), status),
+                self.output, job,
+            )  # fmt: skip
+            raise
+        reports = load_reports(job.folder)
+        if self.control is None:
+            self.control = self._control(job, steps_left(reports), view)
+        self.ended = node_outcome(job, job.config.nproc, watched, self.control)
+        return outcome_of(job, started, [self.ended], reports, environment)
+
+    def _control(self, job: Job, left: int, view: Viewer) -> ControlReading:
+        if not self.output.control:
+            return NO_CONTROL
+        view.phase("control run")
+        return controls.measure(
+            job, job.config.nproc, self.argv, left, joined=False, timeout_s=self.output.timeout
+        )
 
 
-def control_job(
-    request: ControlRequest, config: RunConfig, folder: Path, timeout_s: float, train: TrainConfig | None
-) -> Job:
-    """The job of a control run."""
-    config = replace(config, nproc=request.nproc, max_steps=request.control.steps)
-    job = new_job(config, request.spec, request.facts, folder, None, timeout_s, train)
-    job = replace(job, control=request.control)
-    if dataset.kind_of(request.spec) == "shards":
-        job = _on_disk(job, request.control)
-    job.save()
-    return job
-
-
-def _on_disk(job: Job, control: Control) -> Job:
-    """A folder of shards stands in for a folder of shards: what the steps need, or half of the samples."""
-    samples = min(
-        control.steps * job.config.nproc * job.config.batch_size, max(1, (job.facts.samples or 0) // 2)
-    )
-    spec = DatasetSpec(str(job.folder / "shards"))
-    if not Path(spec.text).exists():
-        writer.write(dataset.stand_in(job.facts, samples), Path(spec.text))
-    facts = dataset.facts_without_building(spec)
-    assert facts is not None
-    return replace(job, spec=spec, facts=facts, control=replace(control, samples=samples, on_disk=True))
-
-
-def control_reading(job: Job, watched: Watched) -> ControlReading:
-    """What a control run has to say."""
-    assert job.control is not None
-    stored = [report.stored_bytes for report in load_reports(job.folder) if report.stored_bytes is not None]
-    size = stored[0] if stored else controls.stand_in_bytes(job.facts, job.control.samples)
-    return ControlReading(watched.hold, size)
+def sized(config: RunConfig, output: OutputConfig, view: Viewer, folder: Path) -> DatasetFacts:
+    """What the dataset is and what one copy of it weighs; ``folder`` is a run's."""
+    view.phase("sizing the dataset")
+    return probe.facts_of(spec_of(config), folder, output.timeout)
 
 
 def run_ranks(job: Job, view: Viewer, watched: Watched) -> None:
@@ -169,10 +163,17 @@ def new_job(
     results: str | None,
     timeout_s: float,
     train: TrainConfig | None = None,
+    *,
+    comparison: str | None = None,
+    repeat: int = 0,
+    pss_timeline: bool = False,
+    census: bool = False,
 ) -> Job:
     """A job with a new run id, written down for its ranks."""
-    run_id = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:6]}"
-    job = Job(run_id, str(folder), config, spec, facts, results=results, timeout_s=timeout_s, train=train)
+    job = Job(
+        new_run_id(), str(folder), config, spec, facts, results=results, timeout_s=timeout_s, train=train,
+        comparison=comparison, repeat=repeat, pss_timeline=pss_timeline, census=census,
+    )  # fmt: skip
     job.save()
     return job
 
@@ -200,6 +201,22 @@ def steps_left(reports: tuple[EpochReport, ...]) -> int:
     lengths = [report.row.len_reported for report in reports if report.row.len_reported is not None]
     steps = max((report.row.steps for report in reports), default=1)
     return max(1, max(lengths, default=steps) - (steps - 1))
+
+
+@dataclass(frozen=True)
+class Prefixed:
+    """A view that says which of several runs goes on."""
+
+    view: Viewer
+    prefix: str
+
+    def phase(self, text: str) -> None:
+        """Something else begins."""
+        self.view.phase(f"{self.prefix}: {text}")
+
+    def watch(self, run_dir: Path) -> None:
+        """Time passes."""
+        self.view.watch(run_dir)
 
 
 class _Silent:

@@ -14,12 +14,10 @@ from shardlab.engine.job import Job
 from shardlab.engine.report import EpochReport
 from shardlab.index import ledger as ledgers
 from shardlab.index.audit import Audit, audit
-from shardlab.launch.copies import NodeOutcome, node_record
+from shardlab.launch.copies import NodeOutcome, census_copies, node_record, stored_bytes
 from shardlab.launch.learned import last_learned, training_loss
 from shardlab.records import SCHEMA_VERSION, Measured, NodeRecord, RankRecord, RunRecord
 from shardlab.trainconfig import TrainConfig
-
-NO_CENSUS = "the content of memory is not read by this command"
 
 
 @dataclass(frozen=True)
@@ -86,8 +84,9 @@ def outcome_of(
     reports: tuple[EpochReport, ...],
     environment: dict[str, Any],
     failure: str = "",
+    status: str = "failed",
 ) -> Outcome:
-    """All rows of a run that ended, well or not. A failed run keeps what its ranks had reported."""
+    """All rows of a run that ended, well or not. One that failed keeps what its ranks had reported."""
     world_size = sum(node.local_world_size for node in nodes)
     audits = audit_epochs(job, reports, world_size) if not failure else ()
     reasons: dict[str, str] = {}
@@ -100,10 +99,15 @@ def outcome_of(
     measured = _measured(job, tuple(records), reports, audits, world_size)
     if any(audit.findings for audit in audits):
         measured = dataclasses.replace(measured, status="audit")
+        found = [finding.sentence.rstrip(".") for audit in audits for finding in audit.findings]
+        reasons = {"audit": found[0].replace(";", ",")} | reasons
     if failure:
-        measured = dataclasses.replace(measured, status="failed")
+        measured = dataclasses.replace(measured, status=status)
         reasons = {"run": failure}
-    reasons |= {"census_copies": NO_CENSUS, "census_cpu_s": NO_CENSUS}
+    census, census_cpu_s, why_not = _by_content(job, nodes, reports)
+    measured = dataclasses.replace(measured, census_copies=census, census_cpu_s=census_cpu_s)
+    if why_not:
+        reasons |= {"census_copies": why_not} | ({} if census_cpu_s else {"census_cpu_s": why_not})
     if measured.distinct is None and measured.delivered is not None:
         unknown = "which sample is which is not known where several processes read parts of a stream"
         reasons |= dict.fromkeys(("distinct", "samples_per_s"), unknown)
@@ -113,8 +117,21 @@ def outcome_of(
         reasons["accuracy"] = "there is no evaluation dataset (--eval-dataset none)"
     text = "; ".join(f"{name}: {why}" for name, why in reasons.items())
     measured = dataclasses.replace(measured, reason=text)
-    run = RunRecord(SCHEMA_VERSION, job.run_id, started_at, job.config, measured, environment)
+    run = RunRecord(
+        SCHEMA_VERSION, job.run_id, started_at, job.comparison, job.repeat, job.config, measured, environment
+    )
     return Outcome(run, tuple(records), reports, audits, job.facts.iterable, job.train)
+
+
+def _by_content(
+    job: Job, nodes: Sequence[NodeOutcome], reports: tuple[EpochReport, ...]
+) -> tuple[float | None, float | None, str]:
+    """The columns of the census, of the node with the most copies by it, and why there are none."""
+    found = [census_copies(job, node, stored_bytes(job, reports)) for node in nodes]
+    known = [copies for copies, _ in found if copies is not None]
+    spent = [node.hold.census_cpu_s for node in nodes if node.hold and node.hold.census_cpu_s is not None]
+    why = "" if known else next((why for _, why in found if why), "")
+    return max(known, default=None), sum(spent) if spent else None, why
 
 
 def _measured(
@@ -128,7 +145,7 @@ def _measured(
     fullest = max(known, key=lambda node: node.copies or 0.0) if known else nodes[0]
     last = audits[-1] if audits else None
     epochs = {report.row.epoch for report in reports} if audits else set()
-    slowest = sum(max(r.wall_s for r in reports if r.row.epoch == epoch) for epoch in epochs)
+    slowest = sum(max(r.paced_s or r.wall_s for r in reports if r.row.epoch == epoch) for epoch in epochs)
     known_distinct = [audit.distinct for audit in audits if audit.distinct is not None]
     distinct = sum(known_distinct) if len(known_distinct) == len(audits) else 0
     delivered = sum(audit.delivered for audit in audits)

@@ -31,6 +31,7 @@ def monitored(job: Job, local_ranks: range, launcher_pid: int | None, watched: W
         run_id=job.run_id, node=host_name(), launcher_pid=launcher_pid, parent_pid=os.getpid(),
         local_ranks=tuple(local_ranks), results=job.results, dataset_files=own_files(job),
         hold_timeout_s=HOLD_TIMEOUT_S, clean_run_dir=True,
+        pss_timeline=job.pss_timeline, census=job.census,
     ))  # fmt: skip
     try:
         yield
