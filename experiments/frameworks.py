@@ -99,6 +99,7 @@ def main() -> None:
     parser.add_argument("--full", action="store_true", help="three runs of each")
     parser.add_argument("--only", default="", help="only configurations whose name contains this")
     options = parser.parse_args()
+    rows: list[Row] = []
     with tempfile.TemporaryDirectory() as folder:
         shards = f"{folder}/shards"
         writes = [sys.executable, "-m", "shardlab.shard", "mnist", shards, "--quiet"]
@@ -107,13 +108,15 @@ def main() -> None:
             if options.only in f"{framework} / {sampler}":
                 found = [run(framework, sampler, ranks, shards) for _ in range(3 if options.full else 1)]
                 made = row(framework, sampler, ranks, found)
+                rows.append(made)
                 copies = "-" if made.copies is None else f"{made.copies:.2f}"
                 print(
                     f"{made.name:28} {made.ranks} ranks  accuracy {made.accuracy:.4f}  "
                     f"{made.samples_per_s:7,.0f} samples/s  stall {made.stall_ratio:4.0%}  copies {copies}  "
                     f"{made.lines} lines, {made.more_lines} of its own", flush=True,
                 )  # fmt: skip
-                publish("frameworks.csv", [made], key="name")
+                publish("frameworks.csv", rows, key="name")
+        publish("frameworks.csv", rows, key="name" if options.only else None)
 
 
 if __name__ == "__main__":

@@ -20,11 +20,12 @@ from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from medians import Median
+from commandline import span
 from pairs import argv_of
 from publishing import publish
 from shardlab.config import OutputConfig, RunConfig
 from shardlab.engine.report import EpochReport
+from shardlab.intervals import Median
 from shardlab.launch import session
 from shardlab.plan import resolve
 
@@ -63,7 +64,7 @@ def main() -> None:
         (outcome,) = session.run(config, output, argv_of(FLAGS | {"epochs": epochs}), session.SILENT)
     rows = [row_of(report) for report in outcome.reports if report.row.rank]
     middle = Median.of([row.ratio for row in rows])
-    print(f"a waiting rank: {middle.value:.2%} of a core [{middle.low:.2%}, {middle.high:.2%}], limit {LIMIT:.1%}")
+    print(f"a waiting rank: {middle.value:.2%} of a core{span(middle.low, middle.high, '.2%')}, limit {LIMIT:.1%}")
     publish("idle_ranks.csv", rows)
 
 

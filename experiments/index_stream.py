@@ -35,9 +35,10 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import streams
-from medians import Median
+from commandline import span
 from publishing import publish
 from shardlab.index.permutation import BLOCK
+from shardlab.intervals import Median
 from streams import BATCH, Draw, Stream, grown_bytes, in_fresh_process, seconds, traced_bytes
 
 WHOLE = (10**6, 10**7, 5 * 10**7)
@@ -182,7 +183,7 @@ def row_of(case: Case, figures: Figures) -> Row:
 def line(row: Row) -> str:
     """A row for the screen, with its targets."""
     first = f"first {row.first_index_s * 1e3:9.3f} ms" + (" (target 1)" if row.target_first_index_s else "")
-    each = f"{row.ns_per_index:7.2f} [{row.ns_per_index_low:.2f}, {row.ns_per_index_high:.2f}] ns/index"
+    each = f"{row.ns_per_index:7.2f}{span(row.ns_per_index_low, row.ns_per_index_high)} ns/index"
     each += " (target 15)" if row.target_ns_per_index else ""
     peak = "unknown" if row.rss_peak_bytes is None else f"{row.rss_peak_bytes / 2**20:.1f}"
     return (

@@ -17,9 +17,10 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from medians import interval
+from commandline import span
 from publishing import publish
 from shardlab.config import OutputConfig, RunConfig
+from shardlab.intervals import interval
 from shardlab.launch import session
 from shardlab.launch.summary import Outcome
 from shardlab.plan import resolve
@@ -47,8 +48,8 @@ class Row:
     name: str
     pairs: int
     ratio: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
     target: float
     cpu_ratio: float
     a_samples_per_s: float
@@ -77,12 +78,14 @@ def run(doc: str, comparisons: Sequence[Comparison], name: str) -> list[Row]:
         print(said(rows[-1]), flush=True)
         if pairs >= FEWEST_PAIRS:
             publish(name, rows, key="name")
+    if pairs >= FEWEST_PAIRS:
+        publish(name, rows, key="name" if options.only else None)
     return rows
 
 
 def said(row: Row) -> str:
     """A line for the screen."""
-    return f"{row.name:58} {row.ratio:6.2f} [{row.low:.2f}, {row.high:.2f}] target {row.target}"
+    return f"{row.name:58} {row.ratio:6.2f}{span(row.low, row.high)} target {row.target}"
 
 
 def measure(comparison: Comparison, pairs: int) -> Row:

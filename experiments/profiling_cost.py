@@ -26,13 +26,14 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
 
-from medians import Median
+from commandline import span
 from publishing import publish
 from shardlab import dataset, plugins
 from shardlab.config import RunConfig, parse
 from shardlab.dataset import DatasetSpec
 from shardlab.engine.loop import Feed, LoopTools, compute_on
 from shardlab.index.ledger import Ledger
+from shardlab.intervals import Median
 from shardlab.launch import rundir, session
 from shardlab.launch.spec import spec_of
 from shardlab.launch.watch import Watched
@@ -71,7 +72,7 @@ def main() -> None:
     rows = [*ledger_rows(pairs=100 if full else 30), *monitor_rows(runs=15 if full else 5)]
     for row in rows:
         print(
-            f"{row.what:8} {row.setting:44} {row.ratio:.4f} [{row.low:.4f}, {row.high:.4f}] limit {row.limit}"
+            f"{row.what:8} {row.setting:44} {row.ratio:.4f}{span(row.low, row.high, '.4f')} limit {row.limit}"
         )
     publish("profiling_cost.csv", rows)
 
