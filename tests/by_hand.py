@@ -52,7 +52,7 @@ def outcome(
     nodes: Any = (), reports: Any = (), audits: Any = (), measured: Any = None, **flags: Any
 ) -> Outcome:
     config = resolve(RunConfig(**flags)).config
-    run = RunRecord(1, "run", "now", config, Measured(**measured or {}))
+    run = RunRecord(1, "run", "now", None, 0, config, Measured(**measured or {}))
     return Outcome(run, tuple(nodes), tuple(reports), tuple(audits))
 
 

@@ -15,6 +15,7 @@ SOURCES = Path(__file__).parents[1] / "src"
 
 VALUES = {
     "errors", "world", "plugins", "config", "trainconfig", "plan", "records", "csvlog", "filelock", "process",
+    "intervals", "words", "explain", "choosing",
 }  # fmt: skip
 LEVELS = {
     "values": 0,
@@ -34,11 +35,15 @@ LEVELS = {
     "library": 5,
     "launch": 6,
     "analysis": 6,
-    "commands": 7,
+    "comparing": 7,
+    "predicting": 7,
+    "reporting": 7,
+    "watching": 7,
+    "commands": 8,
 }
 ONLY_VALUES = {"measure", "analysis"}  # they stand beside the others
 PLUGINS = {"datapath", "store", "framework"}  # their files never import each other, helpers apart
-NOT_IN_A_RANK = {"analysis", "commands"}
+NOT_IN_A_RANK = {"analysis", "comparing", "predicting", "reporting", "watching", "commands"}
 HEAVY = {"pandas", "matplotlib", "rich"}  # tens of MiB in each rank
 
 

@@ -48,7 +48,9 @@ def test_the_readme_opens_with_two_commands_that_set_everything_up():
         assert block.startswith("python3 -m venv .venv && .venv/bin/pip install -q -e ")
 
 
-@pytest.mark.parametrize("command", [c for c in COMMANDS if re.search(" -m shardlab.(profile|train)", c)])
+@pytest.mark.parametrize(
+    "command", [c for c in COMMANDS if re.search(" -m shardlab.(profile|train|compare|predict)", c)]
+)
 def test_each_command_is_one_that_would_run(command: str, users_folder: Path):
     words = arguments(command)
     if "/tmp/my-shards" in words:
@@ -89,6 +91,18 @@ def test_the_table_of_paths_and_stores_is_the_codes():
     for name, fitting in true.items():
         assert {s for s, cell in said[name].items() if cell} == set(fitting), name
         assert said[name][fitting[0]] == "default", name
+
+
+def test_every_picture_is_there_and_is_described():
+    pictures = re.findall(r"!\[([^\]]*)\]\(([^)]+)\)", README)
+    assert pictures
+    assert all(said and (ROOT / file).is_file() for said, file in pictures)
+
+
+def test_every_experiment_is_named():
+    asking = [file for file in (ROOT / "experiments").glob("*.py") if "How to read the answer" in file.read_text()]
+    assert len(asking) > 15
+    assert not {file.name for file in asking} - set(re.findall(r"experiments/(\w+\.py)", README))
 
 
 def test_every_experiment_named_is_there():

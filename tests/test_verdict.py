@@ -11,7 +11,8 @@ import pytest
 from by_hand import MIB, audit, node, outcome, report
 from shardlab.index.rules import Finding
 from shardlab.launch.summary import Outcome
-from shardlab.verdict import mib, spans, verdict
+from shardlab.verdict import verdict
+from shardlab.words import mib, spans
 
 FOUR = node(
     copies=4.012, copies_low=3.961, copies_high=4.063, dataset_bytes=256 * MIB, duplicate_bytes=771 * MIB,

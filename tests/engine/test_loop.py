@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -261,3 +262,51 @@ def test_without_a_monitor_the_epoch_goes_on_and_the_reason_is_known(tmp_path: P
     epoch, kept = epoch_of(loader, tmp_path, holder)
     assert (epoch.hold, kept.steps) == (None, 5)
     assert "no monitor in" in holder.reason
+
+
+class ReadAhead(Sized):
+    """Each step takes four seconds of a clock that is told, but that whose batch was made while ranks were held."""
+
+    def __init__(self, steps: list[Any], clock: list[float]) -> None:
+        super().__init__(steps)
+        self.clock, self.was_held = clock, False
+
+    def __iter__(self) -> Iterator[Any]:
+        for item in super().__iter__():
+            self.clock[0] += 0.0 if self.was_held else 4.0
+            self.was_held = False
+            yield item
+
+
+class Pausing(Watched):
+    def hold(self, epoch: int) -> Any:
+        self.loader.clock[0] += 100.0  # type: ignore[attr-defined]
+        self.loader.was_held = True  # type: ignore[attr-defined]
+        return super().hold(epoch)
+
+
+@pytest.mark.parametrize("first_s", [0.0, 60.0])
+def test_what_was_read_ahead_while_ranks_were_held_is_not_free(
+    first_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [0.0]
+    loader = ReadAhead(FIVE, clock)
+    holder = Pausing.connect(tmp_path, 0, timeout_s=5)
+    assert isinstance(holder, Pausing)
+    holder.loader, holder.held_at, holder.ended_at = loader, [], []
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
+    clock_at_first = [first_s]
+
+    def start_of_workers(_batch: Any) -> None:
+        clock[0] += clock_at_first.pop() if clock_at_first else 0.0
+
+    epoch, _ = epoch_of(loader, tmp_path, holder, compute=start_of_workers)
+    assert holder.held_at == [4]
+    assert epoch.timer.wall_s == first_s + 16  # the fifth was free
+    # FIVE has 3, 2, 3, 1 and 2 samples in its steps: between the first and the hold 12 seconds for 6 of them.
+    assert epoch.paced_s == first_s + 16 + 2 * 12 / 6
+
+
+def test_an_epoch_that_is_not_held_takes_what_the_clock_says(tmp_path: Path) -> None:
+    epoch, _ = epoch_of(Sized(FIVE), tmp_path)
+    assert epoch.paced_s == epoch.timer.wall_s

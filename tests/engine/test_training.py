@@ -538,6 +538,7 @@ def test_a_run_that_is_through_says_how_it_could_go_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_seconds_of_waiting_and_of_computing_are_those_that_were_slept(tmp_path: Path) -> None:
     train = TrainConfig(model=named("sleeper"), eval_dataset=named("rows"))
     given = {"sampler": "distributed", "dataset": named("sleepers")}
@@ -553,6 +554,7 @@ def test_seconds_of_waiting_and_of_computing_are_those_that_were_slept(tmp_path:
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_a_slow_rank_is_found_by_what_the_others_wait_for(tmp_path: Path) -> None:
     train = TrainConfig(model=named("slow_on_rank_1"), eval_dataset="none")
     told = {trainees.TOLD: str(tmp_path / "told")}
