@@ -237,6 +237,20 @@ def test_frames_that_are_shared_are_read_once():
     assert found.bytes_by_holders[4] == pytest.approx(32 * MIB, rel=0.05)
 
 
+@pytest.mark.parametrize("most_pages", [10**9, 4000])
+def test_to_read_what_processes_share_by_fork_does_not_copy_it(most_pages: int):
+    with truth("forked", mb=32) as subjects:
+        before = sum(private_bytes(subject.pid) for subject in subjects)
+        assert take(subjects, most_pages=most_pages).read_bytes > MIB
+        assert sum(private_bytes(subject.pid) for subject in subjects) < before + MIB
+
+
+def private_bytes(pid: int) -> int:
+    """What a process alone has, by the kernel's own account."""
+    rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    return sum(int(line.split()[1]) * 1024 for line in rollup.splitlines() if line.startswith("Private_"))
+
+
 WITHOUT_THE_CALL = """
 import sys
 sys.path.insert(0, sys.argv[1])

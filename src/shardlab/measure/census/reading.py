@@ -1,6 +1,9 @@
 """The bytes of another process's pages, hashed as they come; nothing of them is kept.
 
-``process_vm_readv`` delays the process less than ``/proc/PID/mem`` does, which is the way where it is refused.
+``process_vm_readv`` delays the process less than ``/proc/PID/mem`` does, which is the way where it is refused, and
+for pages that processes share by fork: the former pins what it reads, and Linux since 5.19 copies such a page before
+it pins it. To read the memory of four forked workers that way is to make four copies of it.
+Source: https://github.com/torvalds/linux/commit/a7f226604170acd6b142b76472c1a49c12ebb83d
 """
 
 from __future__ import annotations
@@ -54,19 +57,19 @@ class Reader:
         if self._mem is not None:
             os.close(self._mem)
 
-    def hashes(self, pages: Words) -> tuple[Words, Words, NDArray[np.int8]]:
+    def hashes(self, pages: Words, *, by_fork: bool = False) -> tuple[Words, Words, NDArray[np.int8]]:
         """Those of ``pages`` (numbers, ascending) that could be read, the XXH3 of each, and whether it holds objects.
 
-        The last is 1 or 0 for one page in OBJECTS_EVERY and -1 for those that were not looked at. A page that
-        went away meanwhile is left out. Raises ProcessLookupError where the process did, and PermissionError
-        where its memory may not be read.
+        The last is 1 or 0 for one page in OBJECTS_EVERY and -1 for those that were not looked at. ``by_fork`` says
+        that other processes may share them by a fork. A page that went away meanwhile is left out. Raises
+        ProcessLookupError where the process did, and PermissionError where its memory may not be read.
         """
         kept: list[Words] = [pages[:0]]
         found: list[int] = []
         objects: list[NDArray[np.int8]] = [np.zeros(0, np.int8)]
         for block in _blocks(pages, len(self._buffer) // self.page):
             while block.size:
-                count = self._fill(block, self.page)
+                count = self._fill(block, by_fork)
                 found += self._hash(count)
                 objects.append(self._objects(count))
                 kept.append(block[:count])
@@ -77,10 +80,10 @@ class Reader:
         """Read the pages and do nothing with them. Returns bytes."""
         before = self.read_bytes
         for block in _blocks(pages, len(self._buffer) // self.page):
-            self._fill(block, self.page)
+            self._fill(block, by_fork=False)
         return self.read_bytes - before
 
-    def pieces(self, pages: Words, offset: int, size: int = 64) -> Words:
+    def pieces(self, pages: Words, offset: int, size: int = 64, *, by_fork: bool = False) -> Words:
         """XXH3 of ``size`` bytes at ``offset`` within each page, 0 for zeros and for what cannot be read."""
         zero = xxhash.xxh3_64_intdigest(bytes(size))
         found = np.zeros(pages.size, np.uint64)
@@ -88,7 +91,7 @@ class Reader:
             block = pages[first : first + _MOST_RUNS]
             starts = block * np.uint64(self.page) + np.uint64(offset)
             runs = np.stack([starts, np.full_like(starts, size)], axis=1)
-            count = max(self._vm_read(runs), 0) // size
+            count = self._read(runs, by_fork) // size
             digests = (xxhash.xxh3_64_intdigest(self._view[i * size : (i + 1) * size]) for i in range(count))
             found[first : first + count] = np.fromiter(digests, np.uint64, count)
         found[found == zero] = 0
@@ -108,20 +111,22 @@ class Reader:
         found[::OBJECTS_EVERY] = pointers.mean(axis=1) > POINTERS_RATIO
         return found
 
-    def _fill(self, block: Words, page: int) -> int:
+    def _fill(self, block: Words, by_fork: bool) -> int:
         """Read the pages of a block; how many of them came before one that could not be read."""
-        runs = _runs(block, page)
-        count = 0 if self._refused else self._vm_read(runs)
+        count = self._read(_runs(block, self.page), by_fork)
+        self.read_bytes += count
+        return count // self.page
+
+    def _read(self, runs: Words, by_fork: bool) -> int:
+        """Fill the buffer with these runs (start, length); how many bytes came before one that could not be read."""
+        count = 0 if self._refused or by_fork else self._vm_read(runs)
         if count < 0:
             number = ctypes.get_errno()
             if number == errno.ESRCH:
                 raise ProcessLookupError(number, os.strerror(number))
             self._refused = number in (errno.EPERM, errno.ENOSYS)
             count = 0
-        if self._refused:
-            count = self._read_mem(runs)
-        self.read_bytes += count
-        return count // page
+        return self._read_mem(runs) if self._refused or by_fork else count
 
     def _vm_read(self, runs: Words) -> int:
         local = np.array([[self._address, int(runs[:, 1].sum())]], np.uint64)

@@ -1,6 +1,6 @@
 """The census itself: read every process of a job once, and count.
 
-Method and its traps: pages that are there are found in pagemap, read with process_vm_readv, hashed by XXH3 and
+Method and its traps: pages that are there are found in pagemap, read from outside, hashed by XXH3 and
 counted by content, frame and process. A frame that several processes share is read once. Where a job has more pages
 than ``most_pages``, only content whose piece hashes to a multiple of a number is read: the same choice in every
 process, so that a content is counted with all its copies or not at all.
@@ -26,6 +26,7 @@ from shardlab.measure.census.pages import (
     ALONE,
     FORKED,
     FRAME_NUMBER,
+    OF_FILE,
     Words,
     data_mappings,
     frames,
@@ -35,6 +36,7 @@ from shardlab.measure.census.pages import (
 )
 from shardlab.measure.census.reading import Reader, zero_hash
 from shardlab.measure.census.result import KINDS, Census, Subject
+from shardlab.measure.census.seen import Seen
 from shardlab.measure.procfs import PROC
 
 MOST_PAGES = 6_000_000
@@ -114,7 +116,7 @@ class _Taking:
         self._files: dict[tuple[str, int], int] = {}
         self._parts: list[Rows] = []
         self._weights: list[NDArray[np.float32]] = []
-        self._seen = _Seen()
+        self._seen = Seen()
         # of each process: its exclusive pages, those that were looked at, and those with objects
         self._looked: dict[int, list[int]] = {}
 
@@ -169,22 +171,24 @@ class _Taking:
         # without frame numbers two ranks' frames may have one name
         keys = np.where(names & FORKED != 0, names ^ np.uint64(((rank or 0) + 1) << 40), names)
         known, content = self._seen.find(keys, shared)
-        wanted = pages[~known]
-        if self.every > 1:
-            wanted = wanted[_chosen(reader, wanted, self.every)]
-        kept, hashes, objects = reader.hashes(wanted)
-        at = np.searchsorted(pages, kept)
-        content[at] = hashes
-        looked = self._looked.setdefault(place, [0, 0, 0])
-        alone = objects[~shared[at]]
-        for number, count in enumerate((alone.size, (alone >= 0).sum(), (alone == 1).sum())):
-            looked[number] += int(count)
-        got = known.copy()
-        got[at] = True
-        fresh = np.zeros(pages.size, bool)
-        fresh[at] = shared[at]
+        got, anonymous = known.copy(), names & OF_FILE == 0
+        for by_fork in (False, True):
+            wanted = pages[~known & ((shared & anonymous) == by_fork)]
+            if self.every > 1:
+                wanted = wanted[_chosen(reader, wanted, self.every, by_fork)]
+            kept, hashes, objects = reader.hashes(wanted, by_fork=by_fork)
+            at = np.searchsorted(pages, kept)
+            content[at], got[at] = hashes, True
+            self._look(place, objects[~shared[at]])
+        fresh = got & ~known & shared
         self._seen.add(keys[fresh], content[fresh])
         return content[got], names[got]
+
+    def _look(self, place: int, objects: NDArray[np.int8]) -> None:
+        """Remember how many of a process's own pages hold objects."""
+        looked = self._looked.setdefault(place, [0, 0, 0])
+        for number, count in enumerate((objects.size, (objects >= 0).sum(), (objects == 1).sum())):
+            looked[number] += int(count)
 
     def _ratios(self, pid: int) -> dict[int, float]:
         if not self._one_family_of_ranks:
@@ -192,37 +196,12 @@ class _Taking:
         return shared_ratios(procfs.read(pid, "smaps", self.root))
 
 
-class _Seen:
-    """Content of the shared frames that were read, in order of their names."""
-
-    def __init__(self) -> None:
-        self._names = np.zeros(0, np.uint64)
-        self._content = np.zeros(0, np.uint64)
-
-    def find(self, names: Words, shared: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], Words]:
-        """Which of the names were read, and what they hold."""
-        known, content = np.zeros(names.size, bool), np.zeros(names.size, np.uint64)
-        if self._names.size and shared.any():
-            at = np.minimum(np.searchsorted(self._names, names), self._names.size - 1)
-            known = shared & (self._names[at] == names)
-            content[known] = self._content[at[known]]
-        return known, content
-
-    def add(self, names: Words, content: Words) -> None:
-        """Remember these."""
-        if names.size:
-            merged = np.concatenate([self._names, names])
-            order = np.argsort(merged, kind="stable")
-            self._names = merged[order]
-            self._content = np.concatenate([self._content, content])[order]
-
-
-def _chosen(reader: Reader, pages: Words, every: int) -> NDArray[np.bool_]:
+def _chosen(reader: Reader, pages: Words, every: int, by_fork: bool) -> NDArray[np.bool_]:
     """One content in ``every``, told by 64 bytes of it: the first of four places that does not hold zeros."""
     digests = np.zeros(pages.size, np.uint64)
     for quarter in (2, 1, 3, 0):
         empty = digests == 0
-        digests[empty] = reader.pieces(pages[empty], reader.page // 4 * quarter)
+        digests[empty] = reader.pieces(pages[empty], reader.page // 4 * quarter, by_fork=by_fork)
     chosen: NDArray[np.bool_] = (digests % np.uint64(every) == 0) & (digests != 0)
     return chosen
 
