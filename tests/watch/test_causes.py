@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from shardlab.measure.census.result import Census, Held, Repeat
 from shardlab.records import Memory
-from shardlab.watching import causes
-from shardlab.watching.causes import freed, retention
+from shardlab.watching import causes, freed
+from shardlab.watching.causes import retention
 from shardlab.watching.facts import HOLDS, LIKELY, Facts, Limit, Member, Seen
 from shardlab.watching.verdict import sentences
 
@@ -185,9 +185,8 @@ def test_batches_on_their_way_workers_of_workers_and_full_limits_are_named():
     outer = workers("spawn", 1, ranks=1)
     inner = member(200, "worker", 0, "spawn", outer[0].pid)
     of = facts([AGENT, RANKS[0], *outer, inner])
-    flying = tuple(replace(one, by_kind={"in flight": 40 * MIB}) for one in of.members)
     limits = (Limit("memory limit", "cgroup job", 90, 100), Limit("shared memory", "/dev/shm", 10, 100))
-    of = replace(of, members=flying, limits=limits, out_of_memory_kills=1)
+    of = replace(of, batch_bytes=160 * MIB, limits=limits, out_of_memory_kills=1)
     assert named(of) == {
         "in-flight-batches": (160, HOLDS), "near-limit": (0, HOLDS), "nested-loaders": (None, HOLDS),
         "out-of-memory-kill": (None, HOLDS),
@@ -334,9 +333,10 @@ def test_what_is_freed_and_kept_is_what_malloc_trim_gives_back(how: str, mib: in
 
 def test_what_allocators_keep_is_named_and_is_no_copy():
     of = facts([AGENT, *RANKS])
-    (cause,) = retention.causes(of, {1: 1 * MIB} | {rank.pid: 128 * MIB for rank in RANKS})
+    kept = {rank.pid: 128 * MIB for rank in RANKS}
+    (cause,) = retention.causes(replace(of, retained_bytes={1: 1 * MIB} | kept))
     assert (cause.name, cause.bytes, cause.certainty) == ("allocator-retention", 512 * MIB, HOLDS)
     assert cause.pids == (10, 11, 12, 13)
     assert "ranks 0-3 freed 512.0 MiB" in cause.evidence
     assert cause.name not in causes.COPIES
-    assert not list(retention.causes(of, {rank.pid: 4 * MIB for rank in RANKS}))
+    assert not list(retention.causes(replace(of, retained_bytes=dict.fromkeys(kept, 4 * MIB))))

@@ -101,6 +101,12 @@ def test_the_order_of_processes_changes_nothing_but_names(order: list[int]):
     assert renamed == {repeat.holders for repeat in other.repeats}
 
 
+def test_pages_that_are_freed_are_passed_over():
+    found = pages.in_use(np.arange(10, dtype=np.uint64), ((0, 2), (4, 5), (5, 6), (9, 12)))
+    assert np.flatnonzero(found).tolist() == [2, 3, 6, 7, 8]
+    assert pages.in_use(np.arange(3, dtype=np.uint64), ()).all()
+
+
 MAPS = """\
 55d0c8a00000-55d0c8b00000 r--p 00000000 fe:00 1001                       /usr/bin/python3.11
 55d0c8b00000-55d0c8c00000 r-xp 00100000 fe:00 1001                       /usr/bin/python3.11

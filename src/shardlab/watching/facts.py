@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from shardlab.measure.census.result import Census
@@ -82,6 +83,10 @@ class Facts:
     """The same of all processes of the machine; asked where no cgroup tells."""
     killed_s: float | None = None
     """When either was first seen."""
+    batch_bytes: int = 0
+    """Batches that workers have made and nobody has let go of yet, when the census was taken."""
+    retained_bytes: Mapping[int, int] = field(default_factory=dict)
+    """What allocators keep of what was freed, by pid, when the census was taken."""
 
 
 @dataclass(frozen=True)

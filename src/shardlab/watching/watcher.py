@@ -13,7 +13,7 @@ from shardlab.measure.census.result import Census, Subject
 from shardlab.measure.census.take import take
 from shardlab.measure.cgroup import CGROUP
 from shardlab.measure.procfs import PROC
-from shardlab.watching import causes
+from shardlab.watching import batches, causes, freed
 from shardlab.watching.config import WatchConfig
 from shardlab.watching.facts import Cause, Facts, Limit, Member
 from shardlab.watching.history import History
@@ -23,8 +23,11 @@ from shardlab.watching.permits import Refusal, refusals
 
 TICK_S = 0.1
 REFRESH_S = 0.5
-SHARE = 200
-"""Ticks and looks at the tree take at most one in so many seconds each: half a percent of a core."""
+SHARE = 300
+"""Ticks and looks at the tree take at most one in so many seconds each: a third of a percent of a core."""
+
+HEEDS_S = 0.5
+"""A signal, or the end of the job, is heeded within this time."""
 
 CENSUS_SHARE = 10
 """After a census so many times its duration passes before another one, however memory grows."""
@@ -52,6 +55,8 @@ class Watcher:
         self._tree = JobTree(roots, root, skip=(os.getpid(),))
         self._limits = Limits(root, cgroup_root)
         self._unreadable: dict[int, str] = {}
+        self._batch_bytes = 0
+        self._retained: dict[int, int] = {}
         self._at = sorted(config.census_at)
         self._held_then = 0
         self._killed_s: float | None = None
@@ -71,7 +76,8 @@ class Watcher:
             self._next_tick = self.history.t_s + max(TICK_S, SHARE * took)
         if self.members and self._census_is_due(self.history.t_s):
             self.take_census()
-        return max(min(self._next_tick, self._next_refresh) - self.history.t_s, 0.0)
+        due = min(self._next_tick, self._next_refresh, *self._at[:1])
+        return min(max(due - self.history.t_s, 0.0), HEEDS_S)
 
     def is_alive(self) -> bool:
         """Whether any member lives; as of the last look, renewed where that says no."""
@@ -85,12 +91,18 @@ class Watcher:
         self._refresh()
         self._ask()
         self.history.read_all()
+        counted = [m for m in self.members if m.role != "tracker"]
+        free = freed.of_members(counted, self._root)
         subjects = [
-            Subject(m.pid, m.family, m.rank, m.role == "worker") for m in self.members if m.role != "tracker"
+            Subject(m.pid, m.family, m.rank, m.role == "worker", free[m.pid].pages if m.pid in free else ())
+            for m in counted
         ]
+        workers = {m.pid for m in counted if m.role == "worker"}
+        self._batch_bytes = batches.on_their_way([m.pid for m in counted], workers, self._root)
         census = take(subjects, t_s=self.history.t_s, limit_s=self.config.census_seconds, root=self._root)
         self.why = "" if census.processes else "; ".join(sorted(set(census.unreadable.values())))
         self.census = census if census.processes else self.census
+        self._retained = {m.pid: free[m.pid].retained_bytes(m.start_method) for m in counted if m.pid in free}
         self._unreadable = census.unreadable
         self._held_then = self.history.held()
         self._next_census = self.history.t_s + CENSUS_SHARE * (time.monotonic() - began)
@@ -120,7 +132,7 @@ class Watcher:
         unreadable |= self._unreadable
         return Facts(
             self.history.t_s, self.history.seen(), self._limits.of(pids), self.census, self.config.size,
-            unreadable, *self._kills(), self._killed_s,
+            unreadable, *self._kills(), self._killed_s, self._batch_bytes, self._retained,
         )  # fmt: skip
 
     def _kills(self) -> tuple[int | None, int | None]:

@@ -38,7 +38,7 @@ ALONE, OF_FILE, FORKED = (np.uint64(1 << bit) for bit in (63, 62, 61))
 ARENA_BYTES = 64 << 20  # glibc aligns the heaps of threads so
 _CHUNK_PAGES = 1 << 19  # of pagemap read at once: 4 MiB
 _LINE = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) (\S+) ([0-9a-f]+) (\S+) (\d+)[ \t]*(.*)$", re.MULTILINE)
-_TORCH_BATCH = re.compile(r"^/dev/shm/torch_(\d+)_")
+TORCH_BATCH = re.compile(r"^/dev/shm/torch_(\d+)_")
 _SHARED = ("/dev/shm/", "/memfd:", "/SYSV", "/dev/zero")
 
 
@@ -78,7 +78,7 @@ def kind_of(mapping: Mapping, code: Container[tuple[str, int]], workers: Contain
         if path.startswith("[") and path != "[heap]" and not path.startswith("[anon"):
             return None
         return HEAP if path == "[heap]" or mapping.start % ARENA_BYTES == 0 else ARRAY
-    if batch := _TORCH_BATCH.match(path):
+    if batch := TORCH_BATCH.match(path):
         return IN_FLIGHT if int(batch[1]) in workers else SHARED
     if path.startswith(_SHARED):
         return SHARED
@@ -146,6 +146,13 @@ def resident(pagemap: int, mapping: Mapping, page: int) -> Iterator[tuple[Words,
         there = np.flatnonzero(entries & PRESENT)
         if there.size:
             yield there.astype(np.uint64) + np.uint64(first), entries[there]
+
+
+def in_use(pages: Words, freed: Sequence[tuple[int, int]]) -> NDArray[np.bool_]:
+    """Which of the pages are in none of the runs (first, one after the last), which are in order."""
+    edges = np.array(freed, np.uint64).ravel()
+    inside: NDArray[np.bool_] = np.searchsorted(edges, pages, side="right") % 2 == 1
+    return ~inside
 
 
 def shows_any(pagemap: int, pid: int, page: int, root: Path = PROC) -> bool:

@@ -75,9 +75,14 @@ class Census:
 
 @dataclass(frozen=True)
 class Subject:
-    """A process to be counted. ``family`` is the pid from which it descends by forks alone, ``rank`` its rank."""
+    """A process to be counted. ``family`` is the pid from which it descends by forks alone, ``rank`` its rank.
+
+    ``freed`` has the pages that are passed over, as its allocator keeps them and nobody uses them: runs of page
+    numbers, the first and the one after the last, in order.
+    """
 
     pid: int
     family: int
     rank: int | None = None
     is_worker: bool = False
+    freed: tuple[tuple[int, int], ...] = ()

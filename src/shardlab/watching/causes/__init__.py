@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shardlab.watching.causes import copied, ending, looks, objects
+from shardlab.watching.causes import copied, ending, looks, objects, retention
 from shardlab.watching.causes.copied import COPIES
 from shardlab.watching.facts import HOLDS, LIKELY, Cause, Facts
 
@@ -13,7 +13,7 @@ def found(facts: Facts) -> tuple[Cause, ...]:
     """All causes that the facts show, proven copies first, then most bytes first."""
     every = [
         *copied.causes(facts), *objects.causes(facts), *copied.nested(facts), *looks.causes(facts),
-        *ending.causes(facts),
+        *retention.causes(facts), *ending.causes(facts),
     ]  # fmt: skip
     return tuple(sorted(every, key=lambda c: (c.name not in COPIES, -(c.bytes or 0))))
 

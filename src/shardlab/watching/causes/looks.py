@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from shardlab.measure.census.result import FILE, IN_FLIGHT, Census
+from shardlab.measure.census.result import FILE, Census
 from shardlab.watching.causes import copied, people
 from shardlab.watching.facts import HOLDS, Cause, Facts
 from shardlab.words import mib
@@ -14,8 +14,8 @@ LEAST_BYTES = 64 << 20
 
 def causes(facts: Facts) -> Iterator[Cause]:
     """Batches on their way, files that are mapped, equal weights, and RSS that counts a page for each process."""
-    kinds = [one.by_kind for one in facts.members if one.left_s is None]
-    flying, cached = (sum(kind.get(name, 0) for kind in kinds) for name in (IN_FLIGHT, FILE))
+    flying = facts.batch_bytes
+    cached = sum(one.by_kind.get(FILE, 0) for one in facts.members if one.left_s is None)
     if flying >= LEAST_BYTES // 2:
         yield Cause(
             "in-flight-batches", f"{mib(flying)} MiB of shared memory hold batches that workers made", flying,

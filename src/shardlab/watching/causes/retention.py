@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from shardlab.watching.causes import people
 from shardlab.watching.facts import HOLDS, Cause, Facts
@@ -11,9 +11,9 @@ from shardlab.words import mib
 LEAST_BYTES = 32 << 20
 
 
-def causes(facts: Facts, retained: Mapping[int, int]) -> Iterator[Cause]:
+def causes(facts: Facts) -> Iterator[Cause]:
     """What allocators keep of what was freed, a list of tensors that became one array, say; bytes by pid."""
-    kept = {pid: size for pid, size in retained.items() if size >= LEAST_BYTES // 4}
+    kept = {pid: size for pid, size in facts.retained_bytes.items() if size >= LEAST_BYTES // 4}
     total = sum(kept.values())
     if total < LEAST_BYTES:
         return
