@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import signal
 import sys
 import time
@@ -39,7 +40,7 @@ def serve(handle: shm.Handle, shape: Shape, reader: int, source: Source) -> None
     die_with_starter()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)  # a pool of threads that a forked process has inherited would never answer
-    ring = Ring(handle, shape)
+    ring = _attached(handle, shape)
     buffers = Buffers(ring, reader)
     try:
         while ring.control[Word.ERROR] == 0:
@@ -49,6 +50,17 @@ def serve(handle: shm.Handle, shape: Shape, reader: int, source: Source) -> None
     except BaseException as error:
         ring.fail(f"reader {reader} of the ring failed: {type(error).__name__}: {error}{_where(error)}")
         raise SystemExit(1) from None
+
+
+def _attached(handle: shm.Handle, shape: Shape) -> Ring:
+    """The ring; ends without a word where who made it has ended, which is who has something to say."""
+    try:
+        return Ring(handle, shape)
+    except Exception:
+        starter = multiprocessing.parent_process()
+        if starter is not None and not starter.is_alive():
+            raise SystemExit(1) from None
+        raise
 
 
 def read_epoch(ring: Ring, reader: int, source: Source, buffers: Buffers) -> None:
