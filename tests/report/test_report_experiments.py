@@ -116,9 +116,12 @@ def test_an_experiment_whose_name_begins_with_runs_is_no_file_of_runs(tmp_path: 
 
 
 def test_a_claim_of_several_rows_is_told_once() -> None:
-    claims = pd.DataFrame({"claim": ["One copy."] * 3, "answer": [True, False, True]})
-    assert list(sentences("claims", claims)) == ["One copy: yes; no."]
-    assert list(sentences("claims", claims.assign(claim_answer="true with b"))) == ["One copy: true with b."]
+    claims = pd.DataFrame({"name": list("abcd"), "claim": "One copy.", "answer": [True, False, True, None]})
+    assert list(sentences("claims", claims)) == ["One copy: yes in 2 of 3; no with b."]
+    assert list(sentences("claims", claims.assign(answer=True))) == ["One copy: yes in all 4 configurations."]
+    assert list(sentences("claims", claims.head(1))) == ["One copy: yes."]
+    many = pd.DataFrame({"name": list("abcdefghi"), "claim": "It fits", "answer": ["true"] * 5 + ["false"] * 4})
+    assert list(sentences("claims", many)) == ["It fits: true in 5 of 9; false with f, g, h, and 1 more."]
 
 
 def test_ratios_are_told_with_their_ends_and_their_targets() -> None:

@@ -19,6 +19,7 @@ from shardlab.reporting.words import Row, bounded, cell, listed, many, rows_of
 
 FIRST = "claims.csv"
 MOST_IMAGE_BYTES = 600_000
+MOST_NAMED = 3
 NAMES = ("label", "name", "claim", "what")
 MEDIA = {".svg": "image/svg+xml", ".png": "image/png"}
 
@@ -52,14 +53,13 @@ def page(folder: Path, title: str) -> Page:
 def sentences(name: str, frame: pd.DataFrame) -> Iterator[str]:
     """What a file says by itself: answers to claims, or how far ratios range and whether they are as wished.
 
-    A claim with several rows has its answer in ``claim_answer``, or else all that its rows have in ``answer``.
+    A claim with several rows is answered by how many of them say what, those that say it least by name.
     """
     rows = rows_of(frame)
     if {"claim", "answer"} <= set(frame.columns):
         for claim in dict.fromkeys(row["claim"] for row in rows):
             of_claim = [row for row in rows if row["claim"] == claim]
-            answers = dict.fromkeys(cell(row.get("claim_answer") or row["answer"]) for row in of_claim)
-            yield f"{cell(claim).rstrip('.')}: {'; '.join(answers).rstrip('.')}."
+            yield f"{cell(claim).rstrip('.')}: {_answered(of_claim)}."
     elif has_ratios(frame):
         known = sorted((row for row in rows if row["ratio"] is not None), key=lambda row: row["ratio"])
         if known:
@@ -68,14 +68,36 @@ def sentences(name: str, frame: pd.DataFrame) -> Iterator[str]:
             yield f"{name}: {many(len(known), 'ratio')}, from {' to '.join(told)}.{''.join(_as_wished(known))}"
 
 
+def _answered(rows: Sequence[Row]) -> str:
+    """``true in 6 of 7 configurations, false with a on 1 rank``; what nothing was asked for has no part in it."""
+    of: dict[str, list[str]] = {}
+    for row in rows:
+        if row["answer"] is not None:
+            of.setdefault(cell(row["answer"]).rstrip("."), []).append(str(row.get("configuration") or label_of(row)))
+    number = sum(map(len, of.values()))
+    if number < 2 or not of:
+        return next(iter(of), "-")
+    first, *others = sorted(of, key=lambda answer: -len(of[answer]))
+    told = [f"{first} in all {number} configurations" if not others else f"{first} in {len(of[first])} of {number}"]
+    return "; ".join([*told, *(f"{answer} with {_some(of[answer])}" for answer in others)])
+
+
+def _some(names: Sequence[str]) -> str:
+    """Of many names the first few."""
+    more = len(names) - MOST_NAMED
+    between = "; " if any("," in name for name in names) else ", "
+    return between.join([*names[:MOST_NAMED], *([f"and {more} more"] if more > 0 else [])])
+
+
 def _as_wished(rows: Sequence[Row]) -> Iterator[str]:
     """Whether ratios reach their ``target`` (at least) or keep to their ``limit`` (at most), where they have one."""
     for wish, words, side in (("target", "reach their target", 1), ("limit", "keep to their limit", -1)):
         aimed = [row for row in rows if isinstance(row.get(wish), int | float)]
         missed = [row for row in aimed if side * row["ratio"] < side * row[wish]]
         if missed:
+            missed.sort(key=lambda row: side * row["ratio"] / row[wish])  # the worst first
             named = [f"{label_of(row)} ({cell(row['ratio'])} for {cell(row[wish])})" for row in missed]
-            yield f" {len(aimed) - len(missed)} of {len(aimed)} {words}. Not so: {'; '.join(named)}."
+            yield f" {len(aimed) - len(missed)} of {len(aimed)} {words}. Not so: {_some(named)}."
         elif aimed:
             yield f" All {len(aimed)} {words}."
 
