@@ -52,7 +52,7 @@ class Watched(Holder):
     held_at: list[int]
     ended_at: list[int]
 
-    def hold(self, epoch: int) -> Any:
+    def hold(self, epoch: int, no_data: Any = ()) -> Any:
         self.held_at.append(self.loader.given)
         return super().hold(epoch)
 
@@ -279,7 +279,7 @@ class ReadAhead(Sized):
 
 
 class Pausing(Watched):
-    def hold(self, epoch: int) -> Any:
+    def hold(self, epoch: int, no_data: Any = ()) -> Any:
         self.loader.clock[0] += 100.0  # type: ignore[attr-defined]
         self.loader.was_held = True  # type: ignore[attr-defined]
         return super().hold(epoch)

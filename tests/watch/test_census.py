@@ -101,10 +101,13 @@ def test_the_order_of_processes_changes_nothing_but_names(order: list[int]):
     assert renamed == {repeat.holders for repeat in other.repeats}
 
 
-def test_pages_that_are_freed_are_passed_over():
-    found = pages.in_use(np.arange(10, dtype=np.uint64), ((0, 2), (4, 5), (5, 6), (9, 12)))
+def test_pages_without_data_are_passed_over():
+    size = os.sysconf("SC_PAGESIZE")
+    spans = [(7 * size + 1, 9 * size), (0, 2 * size), (size, 4 * size), (5 * size, 6 * size - 1)]
+    assert pages.whole_pages(spans) == ((0, 2), (2, 4), (8, 9))
+    found = pages.outside(np.arange(10, dtype=np.uint64), ((0, 2), (4, 5), (5, 6), (9, 12)))
     assert np.flatnonzero(found).tolist() == [2, 3, 6, 7, 8]
-    assert pages.in_use(np.arange(3, dtype=np.uint64), ()).all()
+    assert pages.outside(np.arange(3, dtype=np.uint64), ()).all()
 
 
 MAPS = """\

@@ -14,7 +14,7 @@ from command import profile
     ("sampler", "store", "copies"),
     [
         ("distributed", "private", 4), ("distributed", "shared", 1), ("distributed", "mmap", 1),
-        ("distributed", "inherited", 1), ("keyed", "shared", 1), ("ring", "shared", 1),
+        ("distributed", "inherited", 1), ("keyed", "shared", 1), ("ring", "shared", 1), ("accelerate", "reader", 1),
     ],
 )  # fmt: skip
 def test_content_and_memory_agree_within_five_percent(sampler: str, store: str, copies: int, tmp_path: Path):

@@ -53,6 +53,16 @@ def held(root: Any) -> Held:
     Two views of one storage, or an array and its tensor, are one span of addresses and count once. What C
     code keeps and does not show to Python (pixels of an image library) is not seen.
     """
+    spans, object_bytes = _walked(root)
+    return _located(spans, object_bytes)
+
+
+def spans_of(root: Any) -> list[Span]:
+    """Where the arrays are that can be reached from ``root``, ascending and apart."""
+    return _walked(root)[0]
+
+
+def _walked(root: Any) -> tuple[list[Span], int]:
     spans: list[Span] = []
     object_bytes = 0
     seen: set[int] = set()
@@ -66,7 +76,7 @@ def held(root: Any) -> Held:
             object_bytes += _header_bytes(item, own)
         frontier = gc.get_referents(*plain)
         frontier += [part for item in others for part in _parts(item)]
-    return _located(_merged(spans), object_bytes)
+    return _merged(spans), object_bytes
 
 
 def _sorted_out(items: list[Any], seen: set[int]) -> tuple[list[Any], list[Any]]:

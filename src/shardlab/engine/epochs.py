@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from shardlab import csvlog, plugins
 from shardlab.dataset._content import words_of_batch
+from shardlab.engine.in_hand import batches_in_hand
 from shardlab.engine.job import Job
 from shardlab.engine.loop import Feed, LoopTools
 from shardlab.engine.report import EpochReport, Learned, rank_row
@@ -59,11 +60,16 @@ class Epochs:
             max_steps=None if most is None else max(0, most - done_before),
             words=words,
             progress=self.progress.writer(self.world.local_rank, number),
+            in_hand=self._in_hand if self.job.census else None,
         )
         self.loader.set_epoch(number)  # before reads are counted: workers of an epoch that was cut still fetch
         self._reads_before = self.store.counter.total()
         dist.barrier()
         return Feed(self.loader, number, self._log, tools, self.holder if hold else None, self.steps)
+
+    def _in_hand(self, largest_bytes: int) -> list[tuple[int, int]]:
+        most = 2 * self.world.world_size * largest_bytes  # who dispatches has the batches of all ranks in one
+        return batches_in_hand(self.store.raw, most)
 
     def end(self, feed: Feed, *, timed: bool, learned: Learned | None = None) -> None:
         """The epoch is through on this rank: wait for the others and report."""

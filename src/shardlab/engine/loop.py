@@ -48,6 +48,8 @@ class LoopTools:
     words: Words | None
     progress: Callable[[int, int | None], None]
     max_steps: int | None
+    in_hand: Callable[[int], list[tuple[int, int]]] | None = None
+    """Where batches lie, for who reads this process's memory; asked with the bytes of the largest."""
 
 
 class Feed:
@@ -149,7 +151,8 @@ class Feed:
         if len(self._marks) == 1:
             self._mark()
         started, cpu = time.perf_counter(), tree_cpu_s(os.getpid())
-        self._hold = holder.hold(self.epoch)
+        in_hand = self._tools.in_hand
+        self._hold = holder.hold(self.epoch, in_hand(self._largest) if in_hand else [])
         self.timer.held_s += time.perf_counter() - started
         self._cpu_start += tree_cpu_s(os.getpid()) - cpu
 

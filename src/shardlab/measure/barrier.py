@@ -33,6 +33,7 @@ class Barrier:
 
     def __init__(self, run_dir: Path, expected: Iterable[int], timeout_s: float) -> None:
         self.pids: dict[int, int] = {}
+        self.no_data: dict[int, list[tuple[int, int]]] = {}  # by rank: addresses whose content is not to be compared
         self._expected = frozenset(expected)
         self._timeout_s = timeout_s
         self._meetings: dict[int, _Meeting] = {}
@@ -130,6 +131,8 @@ class Barrier:
                 self._tell(rank, _go(epoch, None, False, "this rank came after the reading"))
             return
         meeting = self._meetings.setdefault(epoch, _Meeting())
+        if event == "held":
+            self.no_data[rank] = [(int(start), int(stop)) for start, stop in message.get("no_data", ())]
         if event == "held" and not meeting.held:
             meeting.since = time.monotonic()
         {"held": meeting.held, "trimmed": meeting.trimmed, "ended": meeting.ended}[event].add(rank)

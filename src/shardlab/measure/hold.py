@@ -4,7 +4,7 @@ Lines of JSON go over a unix socket in the run's own folder::
 
     rank                                    monitor
     {"event": "hello", "rank", "pid"}  -->
-    {"event": "held", "epoch"}         -->  waits for the other ranks, reads
+    {"event": "held", "epoch", ...}    -->  waits for the other ranks, reads
                                        <--  {"do": "trim"}
     malloc_trim, {"event": "trimmed"}  -->  trims the workers, reads again
                                        <--  {"do": "go", "memory": {...}}
@@ -19,7 +19,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -34,6 +34,7 @@ TRIM_SIGNAL: int | None = signal.SIGRTMIN + 7 if sys.platform == "linux" else No
 """What asks a worker process to give free memory back; sent only where it is caught."""
 
 _LINE_LIMIT_BYTES = 1 << 16
+_MOST_SPANS = 1000  # of 40 bytes in a line at the most
 
 
 @dataclass(frozen=True)
@@ -94,10 +95,14 @@ class Holder:
         holder._send("hello")
         return holder
 
-    def hold(self, epoch: int) -> HoldReply | None:
-        """Wait until the monitor has read the memory of all ranks; ``None`` where it could not."""
+    def hold(self, epoch: int, no_data: Sequence[tuple[int, int]] = ()) -> HoldReply | None:
+        """Wait until the monitor has read the memory of all ranks; ``None`` where it could not.
+
+        ``no_data``: addresses [start, stop) whose content is not to be compared, of which the largest are told.
+        """
         deadline = time.monotonic() + self._timeout_s
-        self._send("held", epoch)
+        largest = sorted(no_data, key=lambda span: span[0] - span[1])[:_MOST_SPANS]
+        self._send("held", epoch, sorted(largest))
         while (message := self._receive(deadline)) is not None:
             if message.get("do") == "trim":
                 trim()
@@ -114,8 +119,8 @@ class Holder:
         """Leave; the monitor does not wait for this rank any more."""
         self._leave("closed")
 
-    def _send(self, event: str, epoch: int | None = None) -> None:
-        message = {"event": event, "rank": self.rank, "pid": os.getpid(), "epoch": epoch}
+    def _send(self, event: str, epoch: int | None = None, no_data: Sequence[tuple[int, int]] = ()) -> None:
+        message = {"event": event, "rank": self.rank, "pid": os.getpid(), "epoch": epoch, "no_data": no_data}
         try:
             if self._socket is not None:
                 self._socket.sendall(json.dumps(message).encode() + b"\n")

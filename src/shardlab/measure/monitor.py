@@ -166,12 +166,17 @@ class Monitor:
 
     def _with_census(self, reading: HoldReading) -> HoldReading:
         """The reading, and what the content of the memory says; the ranks are held still."""
+        from shardlab.measure.census.pages import whole_pages
         from shardlab.measure.census.take import take  # numpy, for those who ask for it
 
         found = tree.descendants([proc.pid for proc in self.timeline.procs], skip=[os.getpid()])
         families = tree.families(found, tree.read_cmdline)
+        no_data = {self.barrier.pids[rank]: spans for rank, spans in self.barrier.no_data.items()}
         census = take([
-            Subject(proc.pid, families.get(proc.pid, proc.pid), proc.rank, proc.role == "worker")
+            Subject(
+                proc.pid, families.get(proc.pid, proc.pid), proc.rank, proc.role == "worker",
+                whole_pages(no_data.get(proc.pid, ())),
+            )
             for proc in self.timeline.procs
         ])  # fmt: skip
         reasons = dict(reading.reasons)

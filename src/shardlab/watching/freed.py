@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from shardlab.measure import procfs
-from shardlab.measure.census.pages import ARENA_BYTES, EXCLUSIVE, PRESENT, Mapping, mappings
+from shardlab.measure.census.pages import ARENA_BYTES, EXCLUSIVE, PRESENT, Mapping, mappings, whole_pages
 from shardlab.measure.procfs import PROC
 from shardlab.watching.facts import Member
 
@@ -67,7 +67,7 @@ def freed(pid: int, root: Path = PROC) -> Freed | None:
     if chunks is None:
         return None
     page = os.sysconf("SC_PAGESIZE")
-    pages = tuple((-(-start // page), end // page) for start, end in chunks if -(-start // page) < end // page)
+    pages = whole_pages(chunks)
     resident = exclusive = 0
     with open(f"{root}/{pid}/pagemap", "rb", buffering=0) as pagemap:
         for first, last in pages:

@@ -148,9 +148,21 @@ def resident(pagemap: int, mapping: Mapping, page: int) -> Iterator[tuple[Words,
             yield there.astype(np.uint64) + np.uint64(first), entries[there]
 
 
-def in_use(pages: Words, freed: Sequence[tuple[int, int]]) -> NDArray[np.bool_]:
+def whole_pages(spans: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Runs of the pages (first, one after the last) that lie in these addresses [start, stop), in order and apart."""
+    page = os.sysconf("SC_PAGESIZE")
+    runs = sorted((-(-start // page), stop // page) for start, stop in spans)
+    found: list[tuple[int, int]] = []
+    for first, last in runs:
+        first = max(first, found[-1][1]) if found else first
+        if last > first:
+            found.append((first, last))
+    return tuple(found)
+
+
+def outside(pages: Words, runs: Sequence[tuple[int, int]]) -> NDArray[np.bool_]:
     """Which of the pages are in none of the runs (first, one after the last), which are in order."""
-    edges = np.array(freed, np.uint64).ravel()
+    edges = np.array(runs, np.uint64).ravel()
     inside: NDArray[np.bool_] = np.searchsorted(edges, pages, side="right") % 2 == 1
     return ~inside
 

@@ -77,12 +77,12 @@ class Census:
 class Subject:
     """A process to be counted. ``family`` is the pid from which it descends by forks alone, ``rank`` its rank.
 
-    ``freed`` has the pages that are passed over, as its allocator keeps them and nobody uses them: runs of page
-    numbers, the first and the one after the last, in order.
+    ``no_data`` has the pages that are passed over, as they are freed, or a batch: runs of page numbers, the first and
+    the one after the last, in order.
     """
 
     pid: int
     family: int
     rank: int | None = None
     is_worker: bool = False
-    freed: tuple[tuple[int, int], ...] = ()
+    no_data: tuple[tuple[int, int], ...] = ()

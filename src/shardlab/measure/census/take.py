@@ -30,7 +30,7 @@ from shardlab.measure.census.pages import (
     Words,
     data_mappings,
     frames,
-    in_use,
+    outside,
     resident,
     shared_ratios,
     shows_any,
@@ -132,7 +132,7 @@ class _Taking:
                 for mapping, kind in data_mappings(subject.pid, self._workers, self.root):
                     file = self._files.setdefault((mapping.device, mapping.inode), len(self._files))
                     for pages, entries in resident(pagemap, mapping, self.page):
-                        used = in_use(pages, subject.freed)
+                        used = outside(pages, subject.no_data)
                         pages, entries = pages[used], entries[used]
                         self.frames_known = self.frames_known or bool((entries & FRAME_NUMBER).any())
                         names = frames(
