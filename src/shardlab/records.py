@@ -1,7 +1,7 @@
 """The rows of the results: a dataclass each; the CSV headers are their fields.
 
 Units are in the names. ``None`` is an empty cell: not known, with the reason in ``RunRecord.reason``.
-The dictionary of all columns is ``results/README.md``.
+The dictionary of all columns is ``dictionary.md``, beside this file.
 """
 
 from __future__ import annotations

@@ -16,9 +16,8 @@ from shardlab.analysis.load import ENVIRONMENT, columns
 from shardlab.config import RunConfig
 from shardlab.csvlog import append
 from shardlab.errors import RunFailed
+from shardlab.explain import DICTIONARY
 from shardlab.records import SCHEMA_VERSION, Measured, RankRecord, RunRecord
-
-DICTIONARY = Path(__file__).parents[2] / "results" / "README.md"
 
 
 def run(run_id: str, **measured: Any) -> RunRecord:

@@ -37,7 +37,7 @@ _RECORDS: dict[str, type] = {
 
 @dataclass(frozen=True)
 class Results:
-    """One frame for each file; ``results/README.md`` is the dictionary of their columns."""
+    """One frame for each file; ``shardlab/dictionary.md`` is the dictionary of their columns."""
 
     runs: pd.DataFrame
     nodes: pd.DataFrame

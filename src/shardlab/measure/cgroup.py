@@ -71,7 +71,8 @@ def cpus(root: Path = PROC, cgroup_root: Path = CGROUP) -> float | None:
     else:
         texts = [text(group / "cpu.max") for group in _ancestors(cgroup_root, paths.get("", "/"))]
     pairs = [text.split() for text in texts]
-    quotas = [int(p[0]) / int(p[1]) for p in pairs if len(p) == 2 and p[0].isdigit() and int(p[1] or 0) > 0]
+    known = [(int(p[0]), int(p[1])) for p in pairs if len(p) == 2 and p[0].isdecimal() and p[1].isdecimal()]
+    quotas = [quota / period for quota, period in known if period]
     return min(quotas, default=None)
 
 

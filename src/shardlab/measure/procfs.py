@@ -80,11 +80,11 @@ def smaps_named(text: str, wanted: Callable[[MappedFile], bool]) -> dict[MappedF
     """
     found: dict[MappedFile, int] = {}
     current: MappedFile | None = None
-    for line in text.splitlines():
+    for line in text.split("\n"):  # a file's name may hold what else ends a line
         if line.startswith(("Pss:", "Anonymous:")):
-            if current is not None:
-                sign = 1 if line.startswith("Pss:") else -1
-                found[current] = found.get(current, 0) + sign * int(line.split()[1]) * 1024
+            if current is not None and (field := _FIELD.match(line)):
+                sign = 1 if field[1] == "Pss" else -1
+                found[current] = found.get(current, 0) + sign * int(field[2]) * 1024
         elif match := _MAPPING.match(line):
             mapped = MappedFile(match[1], int(match[2]), match[3])
             current = mapped if mapped.path and wanted(mapped) else None
@@ -148,8 +148,8 @@ def cgroup_paths(text: str) -> dict[str, str]:
         0::/
     """
     paths: dict[str, str] = {}
-    for line in text.splitlines():
-        _, controllers, path = line.split(":", 2)
+    lines = (line.split(":", 2) for line in text.split("\n"))  # a path may hold what else ends a line
+    for _, controllers, path in (line for line in lines if len(line) == 3):
         paths.update(dict.fromkeys(controllers.split(","), path))
     return paths
 
@@ -157,7 +157,7 @@ def cgroup_paths(text: str) -> dict[str, str]:
 def cgroup_bytes(text: str) -> int | None:
     """A limit or a usage in bytes; ``None`` for no limit: ``max``, or in version 1 a number near 2^63."""
     text = text.strip()
-    if not text.isdigit() or int(text) >= 1 << 60:
+    if not text.isdecimal() or int(text) >= 1 << 60:
         return None
     return int(text)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -146,7 +147,7 @@ def by_kind(pid: int, workers: set[int], root: Path = PROC) -> dict[str, int] | 
     data = [m.end - m.start for m in without_bss(found, f"{root}/{pid}/root")]
     sums: dict[str, int] = {}
     # every mapping has one line of PSS, in the same order
-    sizes = (int(line.split()[1]) * 1024 for line in text.splitlines() if line.startswith("Pss:"))
+    sizes = (int(kib) * 1024 for kib in re.findall(r"^Pss:\s+(\d+) kB$", text, re.MULTILINE))
     for mapping, room, size in zip(found, data, sizes, strict=False):
         kind = kind_of(mapping, code, workers) or PROGRAM
         of_kind = min(size, room) if room < mapping.end - mapping.start else size

@@ -201,10 +201,10 @@ def shared_ratios(smaps: str) -> dict[int, float]:
     """
     found: dict[int, float] = {}
     start, sums = 0, dict.fromkeys(("Rss", "Pss", "Private_Clean", "Private_Dirty"), 0)
-    for line in smaps.splitlines():
+    for line in smaps.split("\n"):  # a file's name may hold what else ends a line
         name, _, rest = line.partition(":")
-        if name in sums:
-            sums[name] = int(rest.split()[0])
+        if name in sums and rest.endswith(" kB"):
+            sums[name] = int(rest.removesuffix("kB"))
             if name == "Private_Dirty":
                 private = sums["Private_Clean"] + sums["Private_Dirty"]
                 shared = sums["Rss"] - private
