@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardlab.measure import cgroup, procfs
@@ -58,6 +58,7 @@ def smaps(made: list[Made]) -> str:
     return text
 
 
+@settings(deadline=None)
 @given(MADE)
 def test_smaps_are_read_back_whatever_files_are_called(made: list[Made]):
     text = smaps(made)
@@ -82,6 +83,7 @@ def test_smaps_are_read_back_whatever_files_are_called(made: list[Made]):
     assert list(ratios.values()) == due
 
 
+@settings(deadline=None)
 @given(MADE, st.data())
 def test_text_that_is_cut_off_is_read_as_far_as_it_goes(made: list[Made], data: st.DataObject):
     text = smaps(made)
@@ -93,6 +95,7 @@ def test_text_that_is_cut_off_is_read_as_far_as_it_goes(made: list[Made], data: 
     assert (procfs.smaps_rollup(cut).pss_bytes or 0) <= (procfs.smaps_rollup(text).pss_bytes or 0)
 
 
+@settings(deadline=None)
 @given(st.text(max_size=200))
 def test_any_text_is_read_or_is_no_number(text: str):
     assert pages.mappings(text) == [] or "-" in text
@@ -105,6 +108,7 @@ def test_any_text_is_read_or_is_no_number(text: str):
     assert procfs.status_signals_caught(text) >= 0
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 2**64 - 1), max_size=40), st.integers(0, 5), st.integers(0, 99))
 def test_pages_that_are_there_are_those_with_the_bit(entries: list[int], first: int, inode: int):
     mapping = pages.Mapping(first * PAGE, (first + len(entries)) * PAGE, "rw-p", 3 * PAGE, "fe:01", inode, "")

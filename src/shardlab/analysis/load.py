@@ -113,7 +113,10 @@ def _text(file: Path) -> pd.DataFrame:
     content = whole_lines(file)
     if not content:
         return pd.DataFrame()
-    return pd.read_csv(io.BytesIO(content), dtype="string", keep_default_na=False, na_values=[""])
+    try:
+        return pd.read_csv(io.BytesIO(content), dtype="string", keep_default_na=False, na_values=[""])
+    except ValueError as error:  # UnicodeDecodeError and those of pandas among them
+        raise RunFailed(f"{file} must be a table, UTF-8 and comma-separated: {error}") from error
 
 
 def _typed(text: pd.DataFrame, kinds: dict[str, type], file: Path) -> pd.DataFrame:
