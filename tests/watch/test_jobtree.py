@@ -134,6 +134,34 @@ time.sleep(60)
             job.kill()
 
 
+def test_what_was_about_to_become_another_program_leaves_its_number_to_a_worker(tmp_path: Path):
+    script, becomes, forks = (tmp_path / name for name in ("job.py", "becomes", "forks"))
+    script.write_text("""
+import os, sys, time
+def wait_for(path):
+    while not os.path.exists(path):
+        time.sleep(0.02)
+if not os.fork():
+    wait_for(sys.argv[1])
+    os.execvp("sleep", ["sleep", "60"])
+wait_for(sys.argv[2])
+os.fork()
+time.sleep(60)
+""")
+    command = [sys.executable, str(script), str(becomes), str(forks)]
+    with subprocess.Popen(command, env=os.environ | {"RANK": "0"}) as job:
+        tree = JobTree((job.pid,))
+        try:
+            settle(lambda: [m.worker for m in of_role(tree.refresh(), "worker")] == [0])
+            becomes.touch()
+            settle(lambda: [m.role for m in tree.refresh()] == ["rank", "other"])
+            forks.touch()
+            settle(lambda: [m.worker for m in of_role(tree.refresh(), "worker")] == [0])
+        finally:
+            for member in reversed(tree.refresh()):
+                os.kill(member.pid, signal.SIGKILL)
+
+
 def test_workers_that_outlive_their_rank_stay_what_they_were(tmp_path: Path):
     def whole(members: list[Member]) -> bool:
         return len(of_role(members, "worker")) == 4

@@ -42,6 +42,7 @@ class JobTree:
     _members: list[Member] = field(default_factory=list)
     _said: bool = False  # a rank has said so: who says nothing is none
     _next_number: dict[int | None, int] = field(default_factory=dict)  # of a worker, by rank
+    _given_back: dict[int | None, list[int]] = field(default_factory=dict)  # numbers of what proved to be no worker
 
     def refresh(self) -> list[Member]:
         """The members that live now, parents first."""
@@ -60,6 +61,9 @@ class JobTree:
         # a process may become another program, which has a new stack, and no words for a moment; it has neither
         # while it ends, and stays what it was
         if known is None or not known.cmdline or stat.start_stack not in (0, known.stat.start_stack):
+            if known is not None and known.number is not None:  # it was on its way to become what it is now
+                before = next((m.rank for m in self._members if m.pid == pid), None)
+                self._given_back.setdefault(before, []).append(known.number)
             known = self._known[key] = Known(stat, *self._read(pid))
         if not known.is_worker and stat.ppid in living:  # a worker takes its name a moment after it was made
             known.is_worker = self._text(pid, "comm").strip() == WORKER_NAME
@@ -119,6 +123,9 @@ class JobTree:
         """Workers of a rank numbered in the order of their start; a number is given once."""
         fresh = [m for m in members if m.role == "worker" and known[m.pid].number is None]
         for member in sorted(fresh, key=lambda m: (m.start_ticks, m.pid)):
+            if given_back := self._given_back.get(member.rank):
+                known[member.pid].number = given_back.pop(given_back.index(min(given_back)))
+                continue
             number = self._next_number.get(member.rank, 0)
             known[member.pid].number, self._next_number[member.rank] = number, number + 1
         return [replace(m, worker=known[m.pid].number if m.role == "worker" else None) for m in members]
