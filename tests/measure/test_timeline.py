@@ -45,6 +45,7 @@ def machine(tmp_path: Path, monkeypatch) -> Machine:
     (tmp_path / "proc").mkdir()
     made = Machine(tmp_path / "proc")
     monkeypatch.setattr(timeline.time, "monotonic", lambda: made.now)
+    monkeypatch.setattr(timeline.time, "process_time", lambda: made.now)
     monkeypatch.setattr(timeline.os, "sysconf", lambda name: PAGE)
     return made
 

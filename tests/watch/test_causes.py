@@ -340,3 +340,12 @@ def test_what_allocators_keep_is_named_and_is_no_copy():
     assert "ranks 0-3 freed 512.0 MiB" in cause.evidence
     assert cause.name not in causes.COPIES
     assert not list(retention.causes(replace(of, retained_bytes=dict.fromkeys(kept, 4 * MIB))))
+
+
+def test_of_one_rank_alone_nothing_is_said_of_copies_in_ranks():
+    of = facts([AGENT, *RANKS[:2]], census=False, dataset_bytes=100 * MIB)
+    own = [Memory(uss_bytes=200 * MIB), Memory(uss_bytes=700 * MIB), Memory()]
+    of = replace(of, members=tuple(replace(one, last=last) for one, last in zip(of.members, own, strict=True)))
+    assert "ranks-hold-copies" not in named(of)
+    both = replace(of, members=(*of.members[:2], replace(of.members[2], last=own[1])))
+    assert "ranks-hold-copies" in named(both)

@@ -56,7 +56,7 @@ class World:
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     made = World(tmp_path)
-    clock = SimpleNamespace(monotonic=lambda: made.now)
+    clock = SimpleNamespace(monotonic=lambda: made.now, process_time=lambda: made.now)
     for module in (timeline, history):
         monkeypatch.setattr(module, "time", clock)
     return made

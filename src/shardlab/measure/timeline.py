@@ -31,7 +31,7 @@ class Timeline:
     ``pss_always`` reads PSS of all in every sample, and keeps the peak of each phase. What processes held for a
     moment between two samples while they built is in it, as if all had held it at once; later the kernel's peak of a
     process counts pages that it shares with others. ``least_s`` is the least time between two readings of PSS,
-    ``share`` how many times its duration passes before the next one.
+    ``share`` how many times what it took of the processor passes before the next one.
     """
 
     def __init__(
@@ -152,9 +152,9 @@ class Timeline:
         """Read the PSS of the process whose turn it is: a new one, or the one read longest ago."""
         known = [proc for proc in self._pss if proc in procs]
         proc = next((proc for proc in procs if proc not in self._pss), known[0] if known else procs[0])
-        began = time.monotonic()
+        began = time.process_time()
         memory = procfs.read_memory(proc.pid, self._root)
-        self._next_pss = self.t_s + max(self._least_s, self._share * (time.monotonic() - began))
+        self._next_pss = self.t_s + max(self._least_s, self._share * (time.process_time() - began))
         self._pss.pop(proc, None)  # goes to the end of the queue
         if memory is not None:
             self._add(proc, self.t_s, memory)

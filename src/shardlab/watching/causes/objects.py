@@ -147,7 +147,8 @@ def _cause(
     held = _inferred(facts, more, least, what)
     holders = [m for m in members if m.pid in held]
     of_ranks = name == RANKS
-    if not held or (of_ranks and (len(held) < len(more) or min(held.values()) < max(held.values()) * (1 - ALIKE))):
+    few = len(held) < (max(len(more), 2) if of_ranks else 1)
+    if few or (of_ranks and min(held.values()) < max(held.values()) * (1 - ALIKE)):
         return
     what = what if facts.census is not None else f"{ALL} (content was not read)"
     who = people.workers(holders) if holders[0].role == "worker" else people.ranks(m.rank for m in holders)
