@@ -63,7 +63,7 @@ def test_each_command_is_one_that_would_run(command: str, users_folder: Path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1500)
 def test_all_commands_run_in_their_order(users_folder: Path):
     bin_folder = Path(sys.executable).parent
     for command in COMMANDS:
